@@ -1,6 +1,6 @@
-"""How often GiGPO finds turns to compare: the share of turns whose state comes again in another episode of the group.
+"""The share of turns that GiGPO can compare, since their state comes again in another episode of the group.
 
-Groups begin alike and are played by whoever recorded the data of the task, or by a policy that was trained.
+The episodes of a group begin alike. The policy that recorded the data of the task plays them, or a trained policy.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ SIZE = 8
 
 
 def group_starts(task: str, groups: int = GROUPS, size: int = SIZE) -> list[Start]:
-    """Group by group: starts that are alike, each with a seed of its own for what happens then."""
+    """Return the starts group by group: those of a group are alike, and each has its own seed for what follows."""
     with closing(lmrl.make(task)) as env:
         begun = [env.reset(seed=episode_seed(0, index))[1]["start"] for index in range(groups)]
     return [
@@ -30,11 +30,11 @@ def group_starts(task: str, groups: int = GROUPS, size: int = SIZE) -> list[Star
 
 
 def shared(groups: Sequence[Sequence[Episode]], whole: bool) -> float:
-    """The share of turns whose state another episode of the group has met too.
+    """Return the share of turns whose state also occurs in another episode of the group.
 
     Args:
         groups: episodes that began alike.
-        whole: whether a state is all that was said so far; else it is the newest observation.
+        whole: if true, a state is all that was said so far; otherwise it is the newest observation.
     """
     turns = met = 0
     for group in groups:
@@ -51,7 +51,7 @@ def _states(episode: Episode, whole: bool) -> list[tuple[str, ...]]:
 
 
 def play(policy: LoadedPolicy, task: str, starts: Sequence[Start]) -> list[list[Episode]]:
-    """The episodes of each group."""
+    """Return the episodes of each group."""
     episodes = in_order(rollout(policy, partial(lmrl.make, task), starts, task=task))
     return [episodes[first : first + SIZE] for first in range(0, len(episodes), SIZE)]
 

@@ -1,4 +1,4 @@
-"""Which chat templates of a folder lmrl takes for training, and how its dialogues differ from the template's own.
+"""Chat templates of a folder: whether lmrl accepts each for training, and how its dialogues differ from the template's.
 
 Each ``*.jinja`` file is tried with a bundled tokenizer to which the special tokens in its text are added. A template is
 accepted if, in all dialogues, a policy reads exactly what it has read and said before, and training reads the same ids.
@@ -64,11 +64,11 @@ def differences(template: str) -> list[str]:
     """Try a template with all dialogues.
 
     Returns:
-        How lmrl's dialogues differ from the template's own, a phrase each.
+        The differences between lmrl's dialogues and the template's own, one phrase each.
 
     Raises:
         UserError: the template is refused.
-        AssertionError: it is accepted, and a dialogue is not what it must be.
+        AssertionError: the template is accepted, but a dialogue is not what it must be.
     """
     tokenizer = load_tokenizer()
     # Thoughts are tokens that policies may sample.
@@ -100,7 +100,7 @@ def differences(template: str) -> list[str]:
 
 
 def _check_end(encoder: ChatEncoder) -> None:
-    """An action ends with a token that policies may sample, and that ends their turn."""
+    """Check that an action ends with a token that policies may sample and that ends their turn."""
     tokenizer = encoder.tokenizer
     ids = encoder.action("move up")
     assert stop_ids(encoder) == {ids[-1]}
@@ -110,7 +110,7 @@ def _check_end(encoder: ChatEncoder) -> None:
 def _check_history(
     encoder: ChatEncoder, window: Window, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]
 ) -> None:
-    """What was read and said at a turn is the beginning of what is read at the next, and training reads the same."""
+    """Check that what a turn reads begins with what was read and said before, and that training reads the same."""
     contexts = []
     for turn in range(len(observations)):
         contexts.append(context(encoder, window, observations[: turn + 1], actions[:turn], ids[:turn]))

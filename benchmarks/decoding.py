@@ -1,14 +1,14 @@
-"""Playing: tokens per second of reading and of speaking, and turns per second of games, beside ``generate``.
+"""Speed of decoding: tokens per second of prefill and decode, and turns per second of games, against ``generate``.
 
 Both sides have the same model, which never ends a line, so that every action has the same number of tokens on both. The
-other side is `benchmarks.engine.Afresh`, which calls `transformers`' ``generate`` on whole histories every turn. Both
-are greedy or sample.
+other side is `benchmarks.engine.Afresh`, which calls `transformers`' ``generate`` on whole histories every turn. Either
+both sides decode greedily or both sample.
 
-- prefill: contexts of so many tokens, new ones each time, are read in all slots at once and one token is said;
-- decode: the same with more tokens; the seconds of the first are taken away from both tokens and time;
-- rollouts: partially observed mazes, whole histories, so many turns; environments are part of the time.
+- prefill: all slots read contexts of `Size.prompt` tokens at once, new ones each time, and generate one token;
+- decode: the same with `Size.answer` tokens; the time and the token of prefill are subtracted;
+- rollouts: `Size.turns` turns of partially observed mazes with whole histories; the time includes the environments.
 
-The sides alternate, after a round that is not counted; each figure is the median.
+The sides alternate, after rounds that are not counted; each figure is the median.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,14 +37,14 @@ from lmrl.types import Policy, Request, Start
 __all__ = ["endless_lm", "run"]
 
 SIDES = ("slots", "generate")
-#: What is measured one after the other: speed of tokens and of games.
+#: The parts that are measured one after the other: the speed of tokens and of games.
 PARTS = ("greedy_tokens", "greedy_turns", "sampled_tokens", "sampled_turns")
 LOST = "not measured: lost in noise"
 TOKENIZER = load_tokenizer()
 
 
 def endless_lm(size: Size) -> PreTrainedModel:
-    """Random weights that never say the end of a line or a special id, on the device, in the precision of playing."""
+    """Build a random model that never says the end of a line or a special id, on the device and in its precision."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build_lm(None, size.architecture(), size.vocabulary)
@@ -52,15 +52,15 @@ def endless_lm(size: Size) -> PreTrainedModel:
     never[list(stop_ids(Encoder(TOKENIZER)))] = True
     with torch.no_grad():
         words = model.transformer.wte.weight
-        # The first number of every hidden vector, which the norm leaves above -sqrt(width), becomes positive and large,
-        # and it speaks against those words alone.
+        # The first number of every hidden vector, which the norm leaves above -sqrt(width), becomes positive and large.
+        # It lowers the logits of those words alone.
         words[:, 0] = torch.where(never, -10.0, 0.0)
         model.transformer.ln_f.bias[0] += 2 * size.width**0.5
     return model.to(size.device, torch.bfloat16 if size.half else torch.float32).eval()
 
 
 def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greedy: bool, size: Size) -> Policy:
-    """Ours, with default settings, or the other side."""
+    """Return our policy with default settings, or the policy of the other side."""
     if side == "generate":
         return Afresh(model, TOKENIZER, window, tokens, greedy)
     temperature = 0.0 if greedy else 1.0
@@ -69,14 +69,14 @@ def player(side: str, model: PreTrainedModel, window: Window, tokens: int, greed
 
 
 def contexts(size: Size, number: int) -> list[Request]:
-    """One request per slot, with more to read than its window holds."""
+    """Return one request per slot, with more text than its window holds."""
     draw = np.random.default_rng(number)
     texts = [" ".join(map(str, draw.integers(1_000, size=size.prompt))) for _ in range(size.slots)]
     return [Request(slot, slot, (text,)) for slot, text in enumerate(texts)]
 
 
 def answer(policy: Policy, requests: list[Request], tokens: int, size: Size) -> Timing:
-    """One call for all slots."""
+    """Time one call for all slots."""
     watch = Stopwatch(size.device)
     watch.start()
     replies = policy.act(requests)
@@ -86,10 +86,10 @@ def answer(policy: Policy, requests: list[Request], tokens: int, size: Size) -> 
 
 
 def apart(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, tuple[float, float | None]]:
-    """Tokens per second of prefill and of decode, by side; None where more tokens took no more time than one."""
+    """Return tokens per second of prefill and decode, by side; None where more tokens took no more time than one."""
     window = Window(None, size.prompt)
     lengths = (1, size.answer)
-    asked = [contexts(size, number) for number in range(2)]  # in turn: a slot finds nothing that it has read
+    asked = [contexts(size, number) for number in range(2)]  # in turn, so that no slot still holds its text
     players = {
         (side, tokens): player(side, model, window, tokens, greedy, size) for side in SIDES for tokens in lengths
     }
@@ -107,7 +107,7 @@ def apart(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, tuple[f
 
 
 def games(policy: Policy, size: Size, first: int, turns: int) -> tuple[int, int]:
-    """Turns and tokens of one game per slot."""
+    """Play one game per slot and return the numbers of turns and of tokens."""
     starts = [Start(first + slot) for slot in range(size.slots)]
     stop: Callable[[Request], bool] = lambda request: request.turn >= turns  # noqa: E731
     played = rollout(policy, partial(lmrl.make, "maze_po"), starts, task="maze_po", slots=size.slots, stop=stop)
@@ -117,10 +117,10 @@ def games(policy: Policy, size: Size, first: int, turns: int) -> tuple[int, int]
 
 
 def rollouts(model: PreTrainedModel, size: Size, greedy: bool) -> dict[str, list[Timing]]:
-    """Seconds and memory of a round of games, by side."""
+    """Measure the seconds and the memory of a round of games, by side."""
     window = Window(None, model.config.max_position_embeddings - size.action)
     timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
-    uncounted = int(torch.device(size.device).type == "cuda")  # in which passes are recorded
+    uncounted = int(torch.device(size.device).type == "cuda")  # passes are recorded in this round
     for number in range(uncounted + size.rounds):
         for side in SIDES:
             watch = Stopwatch(size.device)
@@ -140,7 +140,7 @@ def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
 
     Args:
         size: of the model and its games.
-        only: parts to measure, of `PARTS`; none: all.
+        only: the parts of `PARTS` to measure; none: all.
 
     Raises:
         UserError: an unknown part.

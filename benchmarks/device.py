@@ -11,23 +11,23 @@ __all__ = ["Peak", "Stopwatch", "Timing", "matmul_peak", "now", "peak"]
 
 
 class Peak(NamedTuple):
-    """What a device can do."""
+    """The peak speed of a device and its source."""
 
     flops: float
-    """Per second."""
+    """FLOP/s."""
     source: str
 
 
 class Timing(NamedTuple):
-    """What a stopwatch read."""
+    """The time, in seconds, and the memory that a stopwatch measured."""
 
     seconds: float
     memory: float | None
-    """Bytes at the most, above what the device held when the stopwatch was made; None on a processor."""
+    """Peak bytes above what the device held when the stopwatch was created; None on a CPU."""
 
 
 class Stopwatch:
-    """Seconds and memory between `start` and `stop`. Make it before what is measured moves to the device."""
+    """Measures seconds and memory between `start` and `stop`. Create it before the model moves to the device."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -36,32 +36,32 @@ class Stopwatch:
         self._began = 0.0
 
     def start(self) -> None:
-        """Begin, when all that was asked of the device before is done."""
+        """Start after the device has finished all earlier work."""
         if self._on_gpu:
             torch.cuda.reset_peak_memory_stats(self._device)
         self._began = now(self._device)
 
     def stop(self) -> Timing:
-        """End, when all that was asked of the device is done."""
+        """Stop after the device has finished all work."""
         seconds = now(self._device) - self._began
         memory = torch.cuda.max_memory_allocated(self._device) - self._before if self._on_gpu else None
         return Timing(seconds, memory)
 
 
 def now(device: str) -> float:
-    """Seconds of wall clock, when all that was asked of the device is done."""
+    """Return the wall-clock time in seconds after the device has finished all work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def peak(device: str, half: bool, side: int = 4_096) -> Peak:
-    """FLOP/s in bfloat16 (``half``) or float32: of the data sheet, or measured where there is none for it.
+    """Return the FLOP/s in bfloat16 (``half``) or float32: from the data sheet, or measured if there is none for it.
 
     Args:
-        device: as torch calls it.
-        half: bfloat16.
-        side: of the square matrices, where it is measured.
+        device: its name in torch.
+        half: bfloat16 instead of float32.
+        side: the size of the square matrices if the peak is measured.
     """
     if torch.device(device).type == "cuda" and half:
         name = torch.cuda.get_device_name(device)
@@ -73,7 +73,7 @@ def peak(device: str, half: bool, side: int = 4_096) -> Peak:
 
 
 def matmul_peak(device: str, dtype: torch.dtype, side: int) -> float:
-    """FLOP/s of the best of ten products of square matrices, after one that is not counted."""
+    """Return the FLOP/s of the best of ten products of square matrices, after one that is not counted."""
     one, other = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     one @ other
     times = []

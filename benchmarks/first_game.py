@@ -26,11 +26,11 @@ _DRAWN = "#seats .picture svg"
 
 @contextmanager
 def demo(folder: Path, words: Sequence[str] | None = None) -> Iterator[str]:
-    """The command in a process of its own, and the address that it prints; it ends with the context.
+    """Run the command in its own process and yield the address that it prints; it ends with the context.
 
     Args:
-        folder: in which it runs.
-        words: after ``lmrl``; None: those of ``make demo``.
+        folder: the working directory.
+        words: the arguments after ``lmrl``; None: those of ``make demo``.
 
     Raises:
         RuntimeError: it printed no address.
@@ -51,7 +51,7 @@ def demo(folder: Path, words: Sequence[str] | None = None) -> Iterator[str]:
 
 
 def first_state(address: str) -> dict[str, Any]:
-    """What the page that begins asks for: a session, what is on offer, and the game that comes first."""
+    """Send the requests of a page that opens: for a session, the offer and the first game, whose state is returned."""
     place, _, key = address.partition("#")
     session = _ask(f"{place}open", {"key": key})["session"]
     first = _ask(f"{place}offer", {}, session)["first"]
@@ -66,7 +66,7 @@ def _ask(address: str, told: Any, session: str = "") -> dict[str, Any]:
 
 
 def seconds_to_answer(folder: Path) -> tuple[float, float]:
-    """Seconds by the clock, and of all cores by then and to the end of the process."""
+    """Return the wall-clock seconds until the answer, and the CPU seconds of all cores until the process has ended."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = monotonic()
     with demo(folder) as address:
@@ -77,7 +77,7 @@ def seconds_to_answer(folder: Path) -> tuple[float, float]:
 
 
 def seconds_to_draw(folder: Path) -> float | None:
-    """Seconds by the clock until a browser that is open shows the maze; None where there is no browser."""
+    """Return the wall-clock seconds until an open browser shows the maze, or None if there is no browser."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright

@@ -1,7 +1,8 @@
 """A healthy run of PPO and three ill ones, for the page that shows how to tell them apart.
 
-Twenty Questions from the filtered BC run of the zoo, with the settings of ``configs/twenty_questions/ppo.yaml`` but one
-or two, until so many games are played or the rule stops the run. The curves go to ``results/cpu/health.json``.
+The runs train on Twenty Questions from the filtered BC run of the zoo. Their settings are those of
+``configs/twenty_questions/ppo.yaml``, except for the ones in `RUNS`. A run ends after `GAMES` games, or when the rule
+for fallen runs stops it. The curves go to ``results/cpu/health.json``.
 """
 
 import json
@@ -19,7 +20,7 @@ __all__ = ["run"]
 CONFIG = "configs/twenty_questions/ppo.yaml"
 CURVES = Path("results/cpu/health.json")
 GAMES = 12_288
-#: What differs, and the optimizer steps of a round.
+#: The settings that differ, and the optimizer steps of a round.
 RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "healthy": ({}, 4),
     "a critic on the policy's trunk": ({"model.init_args.critic": "shared"}, 4),

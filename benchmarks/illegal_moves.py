@@ -1,8 +1,8 @@
-"""Which illegal moves agents say on a chess board: the first in a position, apart from those that repeat it.
+"""Illegal moves that agents make on a chess board: the first try in each position, apart from those that repeat it.
 
-An illegal move leaves the position as it is, so that an agent which reads the position alone says it again, and a share
-of all tries counts a few positions many times. Needs played runs: ``lmrl reproduce chess endgames``; those of every
-training seed that is there are read.
+An illegal move leaves the position as it is, so an agent that reads the position alone makes the same move again. A
+share of all tries would therefore count a few positions many times. The benchmark needs played runs:
+``lmrl reproduce chess endgames``. It reads those of every training seed that it finds.
 """
 
 from collections import Counter
@@ -28,9 +28,9 @@ __all__ = ["FirstTries", "first_tries", "kind", "run"]
 RUNS = Path("runs")
 TASKS = ("chess", "endgames")
 KINDS = ("where the piece cannot go", "king into an attack", "to an own man's square", "leaves a check")
-"""Those that are reported, as shares of all illegal first tries."""
+"""The kinds that are reported, as shares of all illegal first tries."""
 STUCK = 10
-"""From so many illegal tries on, one after the other, an agent is said to be stuck in a position."""
+"""An agent counts as stuck in a position after this number of illegal tries in a row."""
 
 
 class FirstTries(NamedTuple):
@@ -41,23 +41,23 @@ class FirstTries(NamedTuple):
     tries: tuple[int, ...]
     illegal: tuple[int, ...]
     kinds: Counter[str]
-    """How many of the illegal ones are of which kind."""
+    """The number of illegal first tries of each kind."""
     same: tuple[int, ...]
     """Illegal tries, repeated ones too; one number per position of any game."""
 
     @property
     def share(self) -> float:
-        """Of illegal ones."""
+        """The share of first tries that are illegal."""
         return sum(self.illegal) / sum(self.tries)
 
     def interval(self, resamples: int = 2_000) -> Interval:
-        """Bootstrap interval of the share over games: the tries of one game depend on each other."""
+        """Return the bootstrap interval of the share over games, since the tries of one game depend on each other."""
         games = np.random.default_rng(0).integers(len(self.tries), size=(resamples, len(self.tries)))
         return percentiles(np.asarray(self.illegal)[games].sum(1) / np.asarray(self.tries)[games].sum(1), 0.95)
 
 
 def kind(board: chess.Board, said: str) -> str | None:
-    """Why a move in SAN is illegal here, or None where it is not."""
+    """Return why a move in SAN is illegal on this board, or None if it is legal."""
     try:
         return None if board.parse_san(said) else "no move"  # a null move is false
     except chess.AmbiguousMoveError:
@@ -90,7 +90,7 @@ def kind(board: chess.Board, said: str) -> str | None:
 
 
 def first_tries(episodes: Sequence[Episode]) -> FirstTries:
-    """Count the tries that follow a change of the position, and of these the illegal ones."""
+    """Count the tries that follow a change of the position, and how many of them are illegal."""
     turns = []
     tries = []
     illegal = []
@@ -106,7 +106,7 @@ def first_tries(episodes: Sequence[Episode]) -> FirstTries:
         illegal.append(len(wrong))
         kinds.update(wrong)
         for (text, actions), why in zip(positions, found, strict=True):
-            # What is followed by a try in the same position was illegal; the last one may be legal.
+            # A try that is followed by another in the same position was illegal; the last one may be legal.
             last = why if len(actions) == 1 else kind(chess.Board(plain_fen(text)), plain_san(actions[-1]))
             same.append(len(actions) - (last is None))
     return FirstTries(tuple(turns), tuple(tries), tuple(illegal), kinds, tuple(same))

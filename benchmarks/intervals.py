@@ -1,7 +1,8 @@
-"""How often the 95 % intervals of reports hold what they are about, in 1,000 simulated evaluations each.
+"""Measure how often the 95 % intervals of reports contain the true value, in 1,000 simulated evaluations each.
 
-Over episodes, training runs are given: each has a distribution of returns of its own, and the truth is what it comes to
-over endless episodes. Over seeds, runs are drawn too. Returns are normal, or six steps with many ties.
+For intervals over episodes, the training runs are fixed: each has its own distribution of returns, and the true value
+is that over infinitely many episodes. For intervals over seeds, the runs are drawn too. Returns are normal, or take six
+values with many ties.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,24 +37,24 @@ Floats = NDArray[np.float64]
 
 
 def shares(level: float) -> Floats:
-    """Of six steps, in a run of that level."""
+    """Return the probabilities of the six returns in a run of that level."""
     weights: Floats = np.exp(0.6 * level * np.arange(6.0))
     share: Floats = weights / weights.sum()
     return share
 
 
 def in_steps(level: float, size: int, chance: Chance) -> Floats:
-    """Returns of -6 to -1, as those of Wordle are."""
+    """Draw returns from -6 to -1, like those of Wordle."""
     return chance.choice(np.arange(-6.0, 0.0), size, p=shares(level))
 
 
 def normal(level: float, size: int, chance: Chance) -> Floats:
-    """Returns without ties."""
+    """Draw returns without ties."""
     return chance.normal(level, 1.0, size)
 
 
 def wins(draw: Callable[..., Floats], ours: float, base: float) -> float:
-    """How probably an episode of one run returns more than one of another; ties count half."""
+    """Return the probability that an episode of one run returns more than one of another; ties count half."""
     if draw is normal:
         return NormalDist().cdf((ours - base) / 2**0.5)
     a = shares(ours)
@@ -62,7 +63,7 @@ def wins(draw: Callable[..., Floats], ours: float, base: float) -> float:
 
 
 def improvement_held(draw: Callable[..., Floats], ours: Sequence[float], chance: Chance) -> bool:
-    """One comparison with BC as the report makes it: by seed where both have the same, else all with all."""
+    """Test one comparison with BC as the report makes it: by seed if both have the same seeds, else all with all."""
     same = len(ours) == len(BASE)
     pairs = [(a, b) for a in range(len(ours)) for b in range(len(BASE)) if a == b or not same]
     truth = float(np.mean([wins(draw, ours[a], BASE[b]) for a, b in pairs]))
@@ -71,7 +72,7 @@ def improvement_held(draw: Callable[..., Floats], ours: Sequence[float], chance:
 
 
 def starts_held(chance: Chance) -> bool:
-    """The mean return from 25 starts, eleven times each, which lie far apart."""
+    """Test the interval of the mean return from 25 starts that lie far apart, eleven times each."""
     levels = np.linspace(-30.0, 0.0, 25)
     values = np.tile(levels, 11) + chance.normal(0.0, 2.0, 275)
     strata = [place % 25 for place in range(275)]
@@ -79,12 +80,12 @@ def starts_held(chance: Chance) -> bool:
 
 
 def seeds_held(chance: Chance) -> bool:
-    """The mean of a task over three training seeds."""
+    """Test the interval of the mean of a task over three training seeds."""
     return _holds(student_mean(chance.normal(50.0, 10.0, 3).tolist()), 50.0)
 
 
 def difference_held(gap: float, ours: int, base: int, paired: bool, chance: Chance) -> bool:
-    """The difference of two methods over training seeds whose scores have a deviation of 1."""
+    """Test the interval of the difference of two methods over training seeds whose scores have a deviation of 1."""
     first = chance.normal(gap, 1.0, ours)
     second = chance.normal(0.0, 1.0, base)
     interval = student_mean((first - second).tolist()) if paired else welch_difference(first.tolist(), second.tolist())
@@ -92,12 +93,12 @@ def difference_held(gap: float, ours: int, base: int, paired: bool, chance: Chan
 
 
 def rare_held(expected: float, marked: bool, chance: Chance) -> bool:
-    """The mean of 645 games that return 0 or 1, of which a few run to the clock and return -400.
+    """Test the interval of the mean of 645 games that return 0 or 1, but a few run to the clock and return -400.
 
     Args:
-        expected: number of such games on average.
-        marked: an interval that `rests_on_few` reports counts as well.
-        chance: of the games.
+        expected: the average number of games that run to the clock.
+        marked: an interval that `rests_on_few` reports counts as right.
+        chance: the random generator of the games.
     """
     size = 645
     truth = (-400.0 * expected + 0.5 * (size - expected)) / size
@@ -109,13 +110,13 @@ def rare_held(expected: float, marked: bool, chance: Chance) -> bool:
 
 
 def tasks_held(chance: Chance) -> bool:
-    """The interquartile mean over ten tasks of three seeds each, which lie no farther apart than seeds do."""
+    """Test the interval of the interquartile mean over ten tasks of three seeds each; tasks vary no more than seeds."""
     samples = [Sample(chance.normal(50.0, 10.0, 3).tolist()) for _ in range(10)]
     return _holds(stratified_interval(samples, _pooled, resamples=RESAMPLES), 50.0)
 
 
 def beats_held(chance: Chance) -> bool:
-    """How probably a run is above one of BC, over ten tasks of three seeds each."""
+    """Test the interval of the probability that a run is above one of BC, over ten tasks of three seeds each."""
     gaps = np.linspace(-0.5, 1.5, 10)
     truth = float(np.mean([wins(normal, gap, 0.0) for gap in gaps]))
     ours, base = ([Sample(chance.normal(gap * side, 1.0, 3).tolist()) for gap in gaps] for side in (1, 0))

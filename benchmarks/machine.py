@@ -1,4 +1,4 @@
-"""What figures were measured on and with: processor, GPU, threads, versions, commit. Neither names nor paths."""
+"""Facts that go with measured figures: processor, GPU, threads, versions, commit; no names and no paths."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def facts(device: str = "cpu") -> dict[str, Any]:
-    """What belongs beside figures, JSON-like; asked for before they are measured, which makes a load of its own.
+    """Return the facts that go with figures, JSON-like. Call it before measuring, which itself loads the machine.
 
     Args:
         device: what the figures were measured on, as torch calls it; a GPU is named only if they were measured on it.
@@ -37,13 +37,13 @@ def facts(device: str = "cpu") -> dict[str, Any]:
 
 
 def slug(machine: dict[str, Any]) -> str:
-    """The machine in the name of a file: its GPU, or its processor and cores."""
+    """Return the name of the machine in the names of files: its GPU, or its processor and cores."""
     words = machine.get("gpu") or f"{machine['cpu']} {machine['cores']} cores"
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((R|TM)\)", "", words).lower()).strip("-")
 
 
 def _load() -> float | None:
-    """Processes that wanted a processor in the last minute: how busy the machine is with other things."""
+    """Return the load average of the last minute, which shows how busy the machine is with other things."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
@@ -64,7 +64,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit, with a plus if files differ from it (but for results); None where there is no repository."""
+    """Return the commit, with a plus if files other than results differ from it, or None outside of a repository."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD").stdout.strip()
         changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results").stdout.strip()

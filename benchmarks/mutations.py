@@ -1,7 +1,7 @@
 """Breaks of the algorithms' own code, a sign, a mask and a shift by one of each, and the tests that must notice them.
 
-Each is made in a copy of the package and its tests; the tests that are named with it run in a process of their own, and
-all of them must fail. Without a break all must pass.
+Each break is made in a copy of the package and its tests. The tests that are listed with it run in their own process,
+and all of them must fail. Without a break, all tests must pass.
 """
 
 import os
@@ -248,7 +248,7 @@ MUTATIONS = (
 
 
 def run(mutations: Sequence[Mutation] = MUTATIONS, root: Path = ROOT) -> Iterator[Row]:
-    """Rows for `python -m benchmarks`: of each break how many of its tests have noticed it.
+    """Rows for `python -m benchmarks`: the number of tests that have noticed each break.
 
     Args:
         mutations: the breaks.
@@ -256,7 +256,7 @@ def run(mutations: Sequence[Mutation] = MUTATIONS, root: Path = ROOT) -> Iterato
 
     Raises:
         RuntimeError: tests fail without a break, or did not run.
-        ValueError: the text that is to be replaced is not there, or more than once.
+        ValueError: the text to replace does not occur exactly once.
     """
     survived = 0
     with TemporaryDirectory() as place:
@@ -283,10 +283,10 @@ def run(mutations: Sequence[Mutation] = MUTATIONS, root: Path = ROOT) -> Iterato
 
 
 def applied(mutation: Mutation, text: str) -> str:
-    """The text of a file with the break.
+    """Return the text of a file with the break.
 
     Raises:
-        ValueError: what is to be replaced is not there, or more than once.
+        ValueError: the text to replace does not occur exactly once.
     """
     if (times := text.count(mutation.old)) != 1:
         raise ValueError(f"{mutation.file}: {mutation.old!r} must be there once, is {times} times")
@@ -294,14 +294,14 @@ def applied(mutation: Mutation, text: str) -> str:
 
 
 def failed(folder: Path, tests: Sequence[str]) -> set[str]:
-    """Which of the tests fail, in a process of its own.
+    """Run the tests in their own process and return those that fail.
 
     Args:
-        folder: of ``lmrl`` and ``tests``.
-        tests: ``file::test`` each.
+        folder: the folder of ``lmrl`` and ``tests``.
+        tests: each as ``file::test``.
 
     Raises:
-        RuntimeError: one did not run.
+        RuntimeError: a test did not run.
     """
     report = folder / "report.xml"
     report.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Share of padding in the training batches of each task, with the settings of its shipped BC configuration.
 
-Measured as BC reads them and as ILQL does, with the contexts that follow; the larger share counts.
+It is measured for batches as BC reads them and as ILQL reads them, with the contexts that follow. The larger share
+counts.
 """
 
 import tempfile
@@ -22,7 +23,7 @@ EPISODES, CHESS = 400, 40  # chess is slow
 
 
 def padding(task: str, folder: Path, episodes: int) -> float:
-    """Padding by all ids that a model reads in one epoch over so many episodes."""
+    """Return the share of padding among all ids that a model reads in one epoch over `episodes` episodes."""
     path = folder / f"{task}.parquet"
     quick = {"opponent": "random"} if task == "chess" else {}
     generate(task, episodes, 0, path, progress=False, env=quick)

@@ -1,8 +1,8 @@
-"""Turns per second of rounds as they are played for training, how full their slots are, and what a round takes.
+"""Turns per second of rounds as they are played for training, how full their slots are, and the memory of a round.
 
-Models have 4 layers of width 128 and random weights but for the end of the line (see `benchmarks.engine`), 32 slots. In
-the maze they read the last observation; in Wordle and Twenty Questions the whole history, there beside calling
-``generate`` afresh every turn. Returns are nobody's concern here.
+Models have 4 layers of width 128 and random weights except for the end of the line (see `benchmarks.engine`), and play
+in 32 slots. In the maze they read the last observation. In Wordle and Twenty Questions they read the whole history, and
+are compared with calling ``generate`` afresh every turn. Returns do not matter here.
 """
 
 import tracemalloc
@@ -43,7 +43,7 @@ TOKENIZER = load_tokenizer()
 
 
 class Counting:
-    """Hands requests on and counts them."""
+    """A policy that counts requests and passes them on to another policy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -57,7 +57,7 @@ class Counting:
 
 
 def round_of(policy: Policy, task: str, episodes: int = EPISODES, turns: int | None = None) -> tuple[float, float]:
-    """Turns per second of wall clock, environments included, and the share of slots that were busy."""
+    """Play a round; return turns per second of wall clock, environments included, and the share of busy slots."""
     counting = Counting(policy)
     begin = perf_counter()
     stop = None if turns is None else lambda request: request.turn >= turns
@@ -68,7 +68,7 @@ def round_of(policy: Policy, task: str, episodes: int = EPISODES, turns: int | N
 
 
 def alternating(players: dict[str, Callable[[], Policy]], task: str, **settings: Any) -> dict[str, float]:
-    """Median turns per second of each; a new player each time, since an old one would remember."""
+    """Return the median turns per second of each player. Each round has a new one, since an old one would remember."""
     speeds: dict[str, list[float]] = {name: [] for name in players}
     for _ in range(REPEATS):
         for name, make in players.items():
@@ -77,7 +77,7 @@ def alternating(players: dict[str, Callable[[], Policy]], task: str, **settings:
 
 
 def guided(model: PreTrainedModel, window: Window, tokens: int) -> ValueGuidedPolicy:
-    """As an ILQL run plays: two Qs and a V on a trunk of their own."""
+    """Return a policy that plays like an ILQL run: two Qs and a V on a trunk of their own."""
     width = model.config.hidden_size
     vocabulary = model.config.vocab_size
     heads = nn.ModuleList([ValueHead(width, out) for out in (vocabulary, vocabulary, 1)]).requires_grad_(False)
@@ -121,7 +121,7 @@ def dialogues() -> Iterator[Row]:
 
 
 def utilisation() -> Iterator[Row]:
-    """Episodes of 1 to 100 turns, drawn evenly, in the place of games."""
+    """Yield the shares of busy slots, in episodes of 1 to 100 turns, drawn evenly, and in games of scripted players."""
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 101, size=256).tolist()
     policy = Counting(_Silent())
@@ -142,9 +142,9 @@ class _Silent:
 
 
 def memory(episodes: int = 2048, turns: int = 32) -> tuple[float, float, float]:
-    """MB of a round of ``turns`` x 16 tokens, half of them said: episodes, buffer, and at most on the way.
+    """Return the MB of a round of ``turns`` x 16 tokens, half of them said: episodes, buffer, and peak on the way.
 
-    Episodes hold what was sampled as a rollout hands it out; the buffer holds the segments with what PPO attaches.
+    Episodes hold what was sampled, as a rollout yields it; the buffer holds the segments with what PPO attaches.
     """
     draw = np.random.default_rng(0)
     encoder = Encoder(TOKENIZER)

@@ -1,9 +1,9 @@
-"""Training: tokens per second, MFU and peak memory of BC and ILQL, beside a plain loop around the same model.
+"""Training: tokens per second, MFU and peak memory of BC and ILQL, against a plain loop around the same model.
 
 Ours is what ``lmrl fit`` runs: Lightning's trainer with the module's training step, its optimizer, and gradients
 clipped at 1. The plain loop is `transformers`' model with its own loss on all tokens, AdamW (fused) and the same
-clipping, on the same batch. A row of the batch is all action tokens, so that BC has as much to do as the plain loop, or
-a quarter of it is (turns of 12 and 4 tokens), as in dialogues. Tokens are those that are read.
+clipping, on the same batch. Either all tokens of a batch are action tokens, so that BC has as much to do as the plain
+loop, or a quarter of them are (turns of 12 and 4 tokens), as in dialogues. All tokens that are read count.
 
 Blocks of steps alternate between the sides, each after a few steps that are not counted (compilation is among them);
 each figure is the median of the blocks. The FLOPs of MFU are those of `lmrl.training.flops`.
@@ -37,21 +37,21 @@ PLAIN = "plain loop"
 
 
 class Side(NamedTuple):
-    """What is measured, in a block of steps at a time."""
+    """One side of the comparison, which is measured in blocks of steps."""
 
     key: str
-    """The word by which the command line picks it."""
+    """The word that picks it on the command line."""
     block: Callable[[], Timing]
     tokens: int
-    """Read in a step."""
+    """The tokens that are read in a step."""
     flops: Callable[[], int]
-    """Of a step; known when a block has built the module."""
+    """The FLOPs of a step; known once a block has built the module."""
     asked: str = ""
-    """Of its MFU."""
+    """The wanted MFU."""
 
 
 class _Steps(L.Callback):
-    """Has a stopwatch run from a step on to the last one."""
+    """Runs a stopwatch from the step `first` to the last one."""
 
     def __init__(self, watch: Stopwatch, first: int) -> None:
         self.watch = watch
@@ -68,7 +68,7 @@ class _Steps(L.Callback):
 
 
 def ours(module: LanguageModule, data: TokenBatch, size: Size) -> Timing:
-    """A block of training by Lightning. Afterwards it moves the module back to the processor."""
+    """Time a block of training by Lightning, which moves the module back to the CPU afterwards."""
     steps = _Steps(Stopwatch(size.device), size.warm_up)
     device = torch.device(size.device)
     trainer = L.Trainer(
@@ -84,14 +84,14 @@ def ours(module: LanguageModule, data: TokenBatch, size: Size) -> Timing:
         callbacks=[steps],
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")  # that nothing is validated, that parts stay frozen
+        warnings.filterwarnings("ignore", module="lightning")  # nothing is validated, and parts stay frozen
         trainer.fit(module, repeat(data, trainer.max_steps))
     assert steps.timing is not None
     return steps.timing
 
 
 def plain_loop(model: torch.nn.Module, forward: Callable[..., Any], data: TokenBatch, size: Size) -> Timing:
-    """A block of training as one writes it by hand; ``forward`` is the model, perhaps compiled."""
+    """Time a block of training as you would write it by hand; ``forward`` is the model, perhaps compiled."""
     watch = Stopwatch(size.device)
     model.to(size.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -111,10 +111,10 @@ def plain_loop(model: torch.nn.Module, forward: Callable[..., Any], data: TokenB
 
 
 def sides(size: Size) -> Iterator[tuple[str, Side]]:
-    """Everything that is measured, by name, in the order in which it is; the plain loop comes first.
+    """Yield the name and the side of everything that is measured, in that order; the plain loop comes first.
 
-    What is compiled comes last, since a compilation takes longer than all eager sides together. The compiled plain loop
-    alone comes second: it is what the others are held against.
+    Compiled sides come last, since a compilation takes longer than all eager sides together. Only the compiled plain
+    loop comes second, since the others are compared with it.
     """
     everywhere = batch(0, size.length, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
     quarter = batch(12, 4, rows=size.rows, length=size.length, vocabulary=size.vocabulary)
@@ -138,7 +138,7 @@ def sides(size: Size) -> Iterator[tuple[str, Side]]:
             side = _ours(ILQL, key + key_suffix, data, size, backend, asked.get("ILQL", ""))
             yield name, side
             if on_gpu:
-                # Value heads are float32; how exactly a GPU multiplies that is for the user to choose.
+                # Value heads are float32; the user chooses how exactly a GPU multiplies that.
                 yield f"{name}, heads in TF32", side._replace(block=_in_tf32(side.block))
 
 
@@ -149,7 +149,7 @@ def plain_flops(model: Any, data: TokenBatch) -> int:
 
 
 def _plain(key: str, data: TokenBatch, size: Size, backend: bool | str) -> Side:
-    """The plain loop. The model is built when the first block begins."""
+    """Return the side of the plain loop. The model is built when the first block begins."""
 
     @cache
     def built() -> tuple[torch.nn.Module, Callable[..., Any]]:
@@ -163,7 +163,7 @@ def _plain(key: str, data: TokenBatch, size: Size, backend: bool | str) -> Side:
 
 
 def _ours(kind: type[LanguageModule], key: str, data: TokenBatch, size: Size, backend: bool | str, asked: str) -> Side:
-    """The training of a module. It is built when the first block begins."""
+    """Return the side of a module's training. The module is built when the first block begins."""
 
     @cache
     def built() -> LanguageModule:
@@ -192,7 +192,7 @@ def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
 
     Args:
         size: of the model and its batch.
-        only: keys of the sides to measure, beside the plain loop; none: all.
+        only: keys of the sides to measure, in addition to the plain loop; none: all.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.manual_seed(0)
@@ -200,7 +200,7 @@ def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
     best = peak(size.device, size.half, 4_096 if torch.device(size.device).type == "cuda" else 1_024)
     yield Row(f"{size.label}, peak: {best.source}", best.flops / 1e12, "TFLOP/s", digits=3)
     blocks: dict[str, list[Timing]] = {name: [] for name in measured}
-    # Compilation that gives up would go on uncompiled without a word.
+    # If compilation gave up, the steps would silently run uncompiled.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for number in range(size.rounds):
             for name, side in measured.items():
@@ -210,7 +210,7 @@ def run(size: Size = CPU, only: Sequence[str] = ()) -> Iterator[Row]:
 
 
 def picked(every: dict[str, Side], only: Sequence[str]) -> dict[str, Side]:
-    """Return the sides with these keys, and the plain loop, which the others are held against.
+    """Return the sides with these keys, and the plain loop, which the others are compared with.
 
     Raises:
         UserError: a key that no side has.
@@ -225,7 +225,7 @@ def picked(every: dict[str, Side], only: Sequence[str]) -> dict[str, Side]:
 
 
 def _rows(name: str, side: Side, blocks: dict[str, list[Timing]], size: Size, best: float) -> Iterator[Row]:
-    """Yield the figures of a side that all blocks have been measured of."""
+    """Yield the figures of a side once all its blocks have been measured."""
     its = blocks[name]
     title = f"{size.label}, training, {name}"
     seconds = median(block.seconds for block in its) / size.steps

@@ -1,7 +1,7 @@
-"""One training step of BC and ILQL beside the bare step of the same Hugging Face model, interleaved in one run.
+"""One training step of BC and ILQL against the bare step of the same Hugging Face model, interleaved in one run.
 
 32 rows of 128 tokens, 4 layers of width 128, vocabulary 512, float32, one thread. In a row the environment and the
-player take turns of 12 and 4 tokens; a second set of rows consists of action tokens alone, the dearest case for heads.
+player take turns of 12 and 4 tokens. A second set of rows consists of action tokens alone, the costliest for heads.
 """
 
 import statistics
@@ -26,7 +26,7 @@ ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": LENGTH,
 def batch(
     environment: int, action: int, *, rows: int = ROWS, length: int = LENGTH, vocabulary: int = VOCABULARY
 ) -> TokenBatch:
-    """Random rows in which so many tokens of the environment and of the player alternate; each ends its episode."""
+    """Return random rows in which `environment` and `action` tokens alternate; each row ends its episode."""
     draw = np.random.default_rng(0)
     said = np.arange(length) % (environment + action) >= environment
     col = (np.flatnonzero(said[1:])).astype(np.int32)
@@ -40,7 +40,7 @@ def batch(
 
 
 def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
-    """What Lightning does in one step of the module, without its loop."""
+    """Return a step that does what Lightning does in one step of the module, without its loop."""
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-4, fused=True)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -56,7 +56,7 @@ def learner(module: LanguageModule, data: TokenBatch) -> Callable[[], None]:
 
 
 def bare(model: nn.Module, data: TokenBatch) -> Callable[[], None]:
-    """Forward, backward and AdamW of the model as `transformers` has it, with its own loss."""
+    """Return a step of the plain model of `transformers` with its own loss: forward, backward and AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -74,7 +74,7 @@ def seconds(step: Callable[[], None]) -> float:
 
 
 def compare(data: TokenBatch, rounds: int) -> tuple[float, float, float]:
-    """Median seconds of a bare step, and the medians of BC / bare and ILQL / BC, round by round."""
+    """Return the median seconds of a bare step, and the medians of BC / bare and ILQL / BC, round by round."""
     torch.manual_seed(0)
     steps = [
         bare(BC(architecture=ARCHITECTURE).model, data),

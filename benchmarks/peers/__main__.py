@@ -1,7 +1,7 @@
-"""``python -m benchmarks.peers [NAME...]``: the comparisons one after the other, into one file of results.
+"""``python -m benchmarks.peers [NAME...]``: run the comparisons one after the other, into one file of results.
 
-A comparison whose other package is not installed here is left out, with the reason; what an earlier run on this kind
-of machine found of it stays in the file. `make bench-peers` runs each where its package is.
+A comparison whose other package is not installed here is left out, with the reason. The file then keeps the results
+that an earlier run on this kind of machine found. `make bench-peers` runs each comparison where its package is.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from benchmarks import machine, results
 from benchmarks.row import Row
 from lmrl.errors import UserError, unknown
 
-#: The comparisons, and what must be importable for each.
+#: The comparisons, and the packages that must be importable for each.
 NEEDS: dict[str, tuple[str, ...]] = {
     "playing": (),
     "vllm": ("openai",),
@@ -34,16 +34,16 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def missing(name: str) -> list[str]:
-    """The packages of a comparison that are not installed here."""
+    """Return the packages of a comparison that are not installed here."""
     lacking = [package for package in NEEDS[name] if find_spec(package) is None]
     return lacking + (["vLLM (LMRL_VLLM names the Python that has it)"] if name == "vllm" and not VLLM else [])
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run all comparisons or those named, and write what they found over what an earlier run had found of them.
+    """Run all comparisons or those named, and replace the results that an earlier run found for them.
 
     Returns:
-        0; 2 for a comparison that nobody knows, or if none can be run here.
+        0; 2 if a comparison is unknown, or if none can be run here.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NEEDS)}; none: all")

@@ -1,4 +1,4 @@
-"""Two or more ways of doing the same, timed in turn, as rows: the median of each, its range, and ours by each other."""
+"""Rows for two or more ways of doing the same, timed in turn: medians and ranges, and the ratios of ours to others."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import floor, log10
@@ -13,11 +13,11 @@ REPEATS = 5
 
 
 def alternating(ways: Mapping[str, Callable[[], float]], repeats: int = REPEATS) -> dict[str, list[float]]:
-    """What each way returns (units per second), after one call of each that is not counted.
+    """Return the speeds of each way (units per second), after one call of each that is not counted.
 
     Args:
         ways: by name; each does the work once and returns its speed.
-        repeats: how often each is counted, in turn with the others: what else the machine does falls on all alike.
+        repeats: the counted calls of each. The ways take turns, so that other load of the machine affects all alike.
     """
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(1 + repeats):
@@ -30,20 +30,20 @@ def alternating(ways: Mapping[str, Callable[[], float]], repeats: int = REPEATS)
 def beside(
     what: str, unit: str, speeds: Mapping[str, list[float]], asked: Mapping[str, str] | None = None
 ) -> Iterator[Row]:
-    """A row for each way, and one for ours by each other's.
+    """Yield a row for each way, and one for the ratio of ours to each other way.
 
     Args:
-        what: was done.
-        unit: of the speeds; more is better.
-        speeds: as `alternating` has them; `OURS` is one.
-        asked: of the ratio, by the name of the other way.
+        what: the work that was done.
+        unit: the unit of the speeds; more is better.
+        speeds: as `alternating` returns them; `OURS` is one of them.
+        asked: the wanted ratio, by the name of the other way.
     """
     for name, values in speeds.items():
         shown = f"{_short(median(values))} {unit} ({_short(min(values))} to {_short(max(values))})"
         yield Row(f"{what}, {name}", median(values), unit, "higher", shown=shown)
     for name, values in speeds.items():
         if name != OURS:
-            # Of medians; the range is that of neighbours in time.
+            # The ratio is that of the medians; its range is over calls that are neighbours in time.
             pairs = [ours / theirs for ours, theirs in zip(speeds[OURS], values, strict=True)]
             ratio = median(speeds[OURS]) / median(values)
             shown = f"{_short(ratio)}x ({_short(min(pairs))} to {_short(max(pairs))})"
@@ -51,5 +51,5 @@ def beside(
 
 
 def _short(value: float) -> str:
-    """Three digits that count."""
+    """Return the number with at least three significant digits."""
     return f"{value:,.{max(0, 2 - floor(log10(value))) if value > 0 else 0}f}"

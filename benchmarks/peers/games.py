@@ -1,12 +1,12 @@
-"""Wordle beside TextArena's and GEM's: guesses per second, and what a seed decides.
+"""Our Wordle compared with TextArena's and GEM's: guesses per second, and what a seed decides.
 
-The one game that all three have with the same rules: five letters, six guesses, a letter is here, elsewhere or not at
-all. All hide words of our list and take the same guesses, each written as the environment wants it; both others would
-download word lists when they are made, and here are given ours in their place. Colours must be the same on all sides,
-for every guess and hidden word. What is timed is `reset`, the steps of a game, and nothing else.
+Wordle is the one game that all three have with the same rules: five letters, six guesses, a letter is here, elsewhere
+or not in the word at all. All sides hide words of our list and take the same guesses, each written as the environment
+expects it. The other two would download word lists when they are created, and get our list instead. Colours must be the
+same on all sides, for every guess and hidden word. Only `reset` and the steps of a game are timed.
 
 verifiers has no game of its own: it plays TextArena's, so this is its speed and these are its seeds too. Their Twenty
-Questions asks a language model at an endpoint for its answers, and is no environment that runs by itself.
+Questions asks a language model at an endpoint for its answers, so it is no environment that runs by itself.
 """
 
 import random
@@ -24,7 +24,7 @@ from benchmarks.row import Row
 from lmrl.envs.wordle.env import load_vocabulary, spaced
 
 WORDS = load_vocabulary().words
-# What both import in place of NLTK's corpus, which would be downloaded.
+# Both packages import this in place of NLTK's corpus, which would be downloaded.
 _CORPUS = SimpleNamespace(words=lambda *_: list(WORDS))
 with (
     mock.patch.object(nltk.corpus, "words", _CORPUS),
@@ -44,50 +44,50 @@ GAMES = 1_000
 
 
 class Ours:
-    """Ours, with copies of a letter told apart, as the others do; the published benchmark does not."""
+    """Our Wordle, which tells copies of a letter apart as the others do; the published benchmark does not."""
 
     def __init__(self) -> None:
         self.env: Any = lmrl.make("wordle", counted=True)
 
     def reset(self, seed: int) -> str:
-        """The hidden word."""
+        """Start a game and return the hidden word."""
         _, info = self.env.reset(seed=seed)
         word: str = info["start"]["word"]
         return word
 
     def guess(self, word: str) -> tuple[str, bool]:
-        """Colours, and whether the game is over."""
+        """Guess a word and return the answer with the colours, and whether the game is over."""
         text, _, terminated, truncated, _ = self.env.step(word)
         return text, terminated or truncated
 
     def written(self, word: str) -> str:
-        """As the environment wants it."""
+        """Return the guess as the environment expects it."""
         return spaced(word) + "\n"
 
     def colors(self, text: str) -> str:
-        """Five of g, y, b."""
+        """Return the colours of an answer, five of g, y, b."""
         return text.split("\n")[0].replace(" ", "")
 
 
 class Gem(Ours):
-    """GEM's, with our words."""
+    """GEM's Wordle with our words."""
 
     def __init__(self) -> None:
         with mock.patch.object(nltk, "download"):
             self.env = GemWordle(max_turns=GUESSES)
 
     def reset(self, seed: int) -> str:
-        """The hidden word."""
+        """Start a game and return the hidden word."""
         self.env.reset(seed=seed)
         word: str = self.env.secret_word.lower()
         return word
 
     def written(self, word: str) -> str:
-        """As the environment wants it."""
+        """Return the guess as the environment expects it."""
         return f"\\boxed{{{word}}}"
 
     def colors(self, text: str) -> str:
-        """Five of g, y, b; it lists them as Python would."""
+        """Return the colours of an answer, five of g, y, b. GEM writes them as a Python list."""
         shown = text.split("\n")[-1]
         return "".join(mark.lower().replace("x", "b") for mark in shown if mark in "GYX")
 
@@ -101,7 +101,7 @@ class _Dictionary:
 
 
 class Arena(Ours):
-    """TextArena's, with our words; without them it asks for a tagger of parts of speech."""
+    """TextArena's Wordle with our words; without them it needs a tagger of parts of speech."""
 
     def __init__(self) -> None:
         self.env = object.__new__(ArenaWordle)
@@ -110,22 +110,22 @@ class Arena(Ours):
         self.env.word_list, self.env.dictionary = list(WORDS), _Dictionary()
 
     def reset(self, seed: int) -> str:
-        """The hidden word."""
+        """Start a game and return the hidden word."""
         self.env.reset(num_players=1, seed=seed)
         word: str = self.env.state.game_state["secret_word"]
         return word
 
     def guess(self, word: str) -> tuple[str, bool]:
-        """Its colours are read from its own record."""
+        """Guess a word. The returned text is empty, since `colors` reads the environment's own record."""
         over, _ = self.env.step(word)
         return "", over
 
     def written(self, word: str) -> str:
-        """As the environment wants it."""
+        """Return the guess as the environment expects it."""
         return f"[{word}]"
 
     def colors(self, text: str) -> str:
-        """Five of g, y, b, of the last guess."""
+        """Return the colours of the last guess, five of g, y, b."""
         _, marks = self.env.state.game_state["guess_history"][-1]
         return "".join(marks).lower().replace("x", "b")
 
@@ -134,7 +134,7 @@ SIDES: Mapping[str, Callable[[], Ours]] = {OURS: Ours, ARENA: Arena, GEM: Gem}
 
 
 def same_colors(games: int = 100) -> bool:
-    """Whether all sides colour the same guesses at the same words alike."""
+    """Return whether all sides colour the same guesses as the rules say."""
     chance = random.Random(0)
     sides = [make() for make in SIDES.values()]
     for number in range(games):
@@ -151,7 +151,7 @@ def same_colors(games: int = 100) -> bool:
 
 
 def _expected(hidden: str, guess: str) -> str:
-    """By the rules of the newspaper's game: right places first, then each other letter as often as it is left."""
+    """Return the colours by the newspaper's rules: right places first, then other letters as often as they are left."""
     left = [h for h, g in zip(hidden, guess, strict=True) if h != g]
     marks = []
     for h, g in zip(hidden, guess, strict=True):
@@ -166,7 +166,7 @@ def _expected(hidden: str, guess: str) -> str:
 
 
 def guessing(side: Ours, games: int = GAMES) -> Callable[[], float]:
-    """Guesses per second, resets included; other guesses in each call, so that nobody has seen them before."""
+    """Return a way that measures guesses per second, resets included. Each call makes guesses that no side has seen."""
     chance = random.Random(1)
 
     def way() -> float:
@@ -185,7 +185,7 @@ def guessing(side: Ours, games: int = GAMES) -> Callable[[], float]:
 
 
 def broken_laws(make: Callable[[], Ours], seeds: Sequence[int] = range(20)) -> list[str]:
-    """What does not hold of seeds."""
+    """Return the laws of seeds that do not hold."""
     one = make()
     other = make()
     broken = []

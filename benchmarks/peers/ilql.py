@@ -1,11 +1,11 @@
-"""A step of ILQL beside AgileRL's, with the same networks, weights and batch; and both losses, term by term.
+"""A step of ILQL compared with AgileRL's, on the same networks, weights and batch; and both losses, term by term.
 
-Into AgileRL's `ILQL` go our heads and the weights of our trunk, and GPT-2's own layers inside of the blocks: its
-`EvolvableGPT` has a ReLU there, and a GELU behind the second layer, which GPT-2 does not have. Then its trunk gives our
-hidden vectors, and what is compared is the loss. A step is forward pass, backward pass, AdamW and the move of the
-target networks; its policy, which it could train beside, is left alone (``awac_weight=0``), as ours is frozen.
+AgileRL's `ILQL` gets our heads, the weights of our trunk, and GPT-2's own layers inside of the blocks: its
+`EvolvableGPT` has a ReLU there, and a GELU behind the second layer, which GPT-2 does not have. Its trunk then gives our
+hidden vectors, so that the losses can be compared. A step is a forward pass, a backward pass, AdamW and the update of
+the target networks. AgileRL could train its policy too, but here it does not (``awac_weight=0``), as ours is frozen.
 
-The cross-entropy on Q is the same number. Its TD loss and its loss of V are twice ours: AgileRL leaves out the 1/2 of
+The cross-entropy on Q is the same number. AgileRL's TD loss and its loss of V are twice ours: it leaves out the 1/2 of
 the squares that the published code of Abdulhai et al. 2025 has. So weights of 1, 1 and 2 c there are 1, 1 and c here.
 """
 
@@ -47,7 +47,7 @@ ARCHITECTURE = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 256}
 
 
 def random_rows(vocabulary: int, rows: int = ROWS, length: int = LENGTH) -> list[Segment]:
-    """Rows of one length in which 12 tokens of the environment and 4 of the player alternate."""
+    """Return random rows of one length in which 12 tokens of the environment and 4 of the player alternate."""
     draw = np.random.default_rng(0)
     said = np.arange(length) % 16 >= 12
     col = np.flatnonzero(said[1:]).astype(np.int32)
@@ -61,7 +61,7 @@ def random_rows(vocabulary: int, rows: int = ROWS, length: int = LENGTH) -> list
 
 
 def games(rows: int = ROWS) -> list[Segment]:
-    """Wordle by its scripted player, games that the rules have ended."""
+    """Return games of Wordle that its scripted player played and the rules ended."""
     played = rollout(
         make_policy("wordle", "behaviour"),
         lambda: lmrl.make("wordle"),
@@ -75,7 +75,7 @@ def games(rows: int = ROWS) -> list[Segment]:
 
 
 def as_theirs(parts: Sequence[Segment]) -> dict[str, Tensor]:
-    """A batch as AgileRL has it: padded rows, the states of all actions and of the end, a terminal mark there."""
+    """Return a batch as AgileRL has it: padded rows, the states of all actions and the end, a terminal mark there."""
     longest = max(len(part.ids) for part in parts)
     most = max(len(part.col) for part in parts)
     batch = {
@@ -98,7 +98,7 @@ def as_theirs(parts: Sequence[Segment]) -> dict[str, Tensor]:
 
 
 def our_module(vocabulary: int) -> ILQL:
-    """Random weights; heads that say something, target networks that say something else."""
+    """Return our module with random weights; its heads and target networks give different values."""
     torch.manual_seed(0)
     module = ILQL(architecture={**ARCHITECTURE, "vocab_size": vocabulary}, cql_weight=CQL, lr=LR)
     for head in (*module.q_heads, *module.target_q_heads, module.v_head):
@@ -107,11 +107,11 @@ def our_module(vocabulary: int) -> ILQL:
 
 
 def their_module(module: ILQL, plain: bool = False) -> TheirILQL:
-    """AgileRL's with the weights of ours.
+    """Return AgileRL's module with the weights of ours.
 
     Args:
-        module: ours.
-        plain: leave its own heads and blocks, twice as wide and three layers deep, and random weights.
+        module: our module.
+        plain: keep its own heads and blocks, twice as wide and three layers deep, and random weights.
     """
     config = module.model.config
     made = TheirILQL(
@@ -137,7 +137,7 @@ def their_module(module: ILQL, plain: bool = False) -> TheirILQL:
 
 
 def _copy_trunk(trunk: Any, into: Any) -> None:
-    """The weights of a GPT-2 of `transformers`, whose matrices lie the other way round."""
+    """Copy the weights of a GPT-2 of `transformers`, whose matrices are transposed."""
     with torch.no_grad():
         for name in ("wte", "wpe", "ln_f"):
             into.transformer[name].load_state_dict(getattr(trunk, name).state_dict())
@@ -160,7 +160,7 @@ def their_loss(made: TheirILQL, batch: dict[str, Tensor]) -> tuple[Tensor, dict[
 
 
 def losses(parts: Sequence[Segment], vocabulary: int) -> dict[str, tuple[float, float]]:
-    """Each term, of ours and of AgileRL's, in our units."""
+    """Return each term of our loss and of AgileRL's, in our units."""
     module = our_module(vocabulary)
     ours = module.losses(collate(parts))
     loss, terms = their_loss(their_module(module), as_theirs(parts))
@@ -170,7 +170,7 @@ def losses(parts: Sequence[Segment], vocabulary: int) -> dict[str, tuple[float, 
 
 
 def stepping(step: Callable[[], None], tokens: int, steps: int = STEPS) -> Callable[[], float]:
-    """Tokens per second of the median of so many steps."""
+    """Return a way that measures the tokens per second of the median of `steps` steps."""
 
     def way() -> float:
         seconds = []
@@ -184,7 +184,7 @@ def stepping(step: Callable[[], None], tokens: int, steps: int = STEPS) -> Calla
 
 
 def their_step(made: TheirILQL, batch: dict[str, Tensor]) -> Callable[[], None]:
-    """As AgileRL's own training loop has it."""
+    """Return a training step as in AgileRL's own training loop."""
 
     def step() -> None:
         loss, _ = their_loss(made, batch)

@@ -1,17 +1,17 @@
-"""What GRPO learns, beside TRL's `GRPOTrainer`: return over played episodes and over seconds.
+"""Learning curves of GRPO compared with those of TRL's `GRPOTrainer`: return over played episodes and over seconds.
 
 Both sides start from the same policy of the zoo and learn with the same settings: rounds of 16 starts with 8 episodes
 each, sampled at temperature 1 with whole histories; one step of AdamW on each round, without a KL penalty, gradients
 clipped at 1; the mean over episodes of the mean over their action tokens, with advantages divided by the spread of the
-group. `benchmarks.peers.training` says how both train on the same kind of sequence.
+group. `benchmarks.peers.training` describes how both train on the same kind of sequence.
 
 Two settings differ. TRL divides by the sample's standard deviation, lmrl by the population's: its advantages are 7 %
-larger, which AdamW hardly feels. The starts come from the same distribution and are not the same ones.
+larger, which hardly matters to AdamW. The starts come from the same distribution, but are not the same ones.
 
 Seconds are those that the process computes on one thread. They still grow when other programs share the caches: run
 this on an idle machine.
 
-A run takes more than an hour, so each training is kept in `CURVES` and not done again: delete that file to begin anew.
+A run takes more than an hour, so each training is kept in `CURVES` and not repeated. Delete that file to start over.
 """
 
 import json
@@ -52,9 +52,9 @@ SEEDS = (0, 1, 2)
 TASKS: dict[str, tuple[int, int]] = {"wordle": (6, 200), "twenty_questions": (20, 40)}
 """Turns of an episode, and rounds."""
 POLICY = "filtered_bc"
-"""Of the zoo."""
+"""The policy of the zoo that both sides start from."""
 SMOOTH = 4
-"""Rounds whose mean is held against a return."""
+"""The number of rounds whose mean return is compared with a wanted return."""
 CURVES = Path(__file__).parents[1] / "results" / "learning.json"
 
 Curve: TypeAlias = list[tuple[float, float]]
@@ -152,7 +152,7 @@ def theirs(task: str, start: Path, folder: Path, seed: int, rounds: int) -> Curv
 
 
 def seconds_to(curve: Curve, wanted: float) -> float | None:
-    """Seconds until the mean return of `SMOOTH` rounds reaches a return; None if it never does."""
+    """Return the seconds until the mean return of `SMOOTH` rounds reaches a wanted return; None if it never does."""
     for number in range(SMOOTH, len(curve) + 1):
         if mean(played for _, played in curve[number - SMOOTH : number]) >= wanted:
             return curve[number - 1][0]
@@ -189,7 +189,7 @@ def _rows(task: str, curves: dict[str, list[Curve]]) -> Iterator[Row]:
     shown = f"{mean(differences):+.2f} [{low:.2f}, {high:.2f}]"
     yield Row(f"{task}, difference, paired by seed", mean(differences), asked="interval contains 0", shown=shown)
 
-    # Half of what the side that gained less has gained.
+    # The wanted return is half of what the side that gained less has gained.
     began = mean(_mean_return(curve[:SMOOTH]) for its_curves in curves.values() for curve in its_curves)
     wanted = began + (min(mean(ends[OURS]), mean(ends[TRL])) - began) / 2
     needed: dict[str, list[float | None]] = {}

@@ -1,4 +1,4 @@
-"""Dialogues beside `transformers`: slots, ``generate`` on whole histories every turn, and its continuous batching.
+"""Dialogues in slots compared with `transformers`: ``generate`` on whole histories every turn, and continuous batching.
 
 All play the same games with the same model of random weights, one thread, 32 games side by side, and read the whole
 history. About every fourth token that the model samples ends the line, so actions are about as long as people's. The
@@ -41,7 +41,7 @@ _TOKENIZER = load_tokenizer()
 
 
 class Paged:
-    """Plays by `transformers`' continuous batching: whole histories, of which known blocks are not read again."""
+    """A policy with `transformers`' continuous batching of whole histories, which does not read known blocks again."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Paged:
         self._engine.start()
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
-        """One action per request, when all are there."""
+        """Return one action per request once all are finished."""
         names = self._engine.add_requests(self._like.builder.contexts(requests))
         found: dict[str, list[int]] = {}
         while len(found) < len(names):
@@ -71,7 +71,7 @@ class Paged:
         return [self._like._reply(found[name]) for name in names]
 
     def close(self) -> None:
-        """End its thread."""
+        """Stop the thread of the engine."""
         self._engine.stop()
 
 
@@ -89,7 +89,7 @@ def paged(model: PreTrainedModel, tokens: int, greedy: bool = False) -> Iterator
 
 
 def play(make: Callable[[], Policy], task: str, episodes: int) -> float:
-    """Turns per second, games included."""
+    """Play the episodes and return the turns per second, games included."""
     policy = make()
     starts = [Start(seed) for seed in range(episodes)]
     began = perf_counter()
@@ -101,7 +101,7 @@ def play(make: Callable[[], Policy], task: str, episodes: int) -> float:
 
 
 def work(policy: LMPolicy, task: str, episodes: int) -> Iterator[Row]:
-    """What a turn is made of: the tokens that are read and said, and the steps of decoding that `generate` needs."""
+    """Yield the means per turn of the tokens read and said, and of the decoding steps that `generate` needs."""
     read: list[int] = []
     said: list[list[int]] = []
 
@@ -122,11 +122,12 @@ def work(policy: LMPolicy, task: str, episodes: int) -> Iterator[Row]:
 
 
 def greedy_texts(task: str, tokens: int, slots: int = 4, turns: int = 3) -> dict[str, list[tuple[str, ...]]]:
-    """What each side says greedily in the first turns of the same games."""
+    """Return the greedy actions of each side in the first turns of the same games."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build_lm(None, {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 512}, len(_TOKENIZER)).eval()
-        # Far apart, so that no two words tie, and places farther, so that it says more than its last word again.
+        # Words lie far apart, so that no two of them tie. Positions lie farther apart, so that the model does not just
+        # repeat its last word.
         torch.nn.init.normal_(model.transformer.wte.weight, std=1.0)
         torch.nn.init.normal_(model.transformer.wpe.weight, std=3.0)
     window = window_of(model, tokens)

@@ -1,4 +1,4 @@
-"""Rounds of GRPO and PPO beside TRL's `GRPOTrainer`: playing and learning, on the same games and tokens.
+"""Rounds of GRPO and PPO compared with TRL's `GRPOTrainer`: playing and learning, on the same games and tokens.
 
 Both sides start from the same weights file (4 layers of 128, random), play 32 episodes of 8 starts at once with their
 own loop (TRL with ``environment_factory``), and take one step of AdamW on all of them, with a reference model for the
@@ -7,8 +7,8 @@ TRL's messages are the bare texts of the game, and whatever its model says is a 
 the same kind of sequence, ``observation, action, observation, ...`` (`Bare` says how; a test holds them together). The
 learning rate is so small that actions stay as long as they are.
 
-TRL 1.16 has no PPO, and no other trainer that plays: PPO of ours, with its value head and V at each token, is set
-beside its GRPO.
+TRL 1.16 has no PPO and no other trainer that plays. Our PPO, with its value head and V at each token, is therefore
+compared with TRL's GRPO.
 """
 
 import logging
@@ -45,7 +45,7 @@ GROUPS = 8
 GROUP_SIZE = 4
 EPISODES = GROUPS * GROUP_SIZE
 ROUNDS = 2
-"""Of a block, beside the first, which is not counted."""
+"""The counted rounds of a block; one more round comes first and is not counted."""
 LR = 1e-7
 KL = 0.001
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {"maze_fo": (10, {"max_steps": 10}), "wordle": (6, {})}
@@ -67,22 +67,22 @@ _ALWAYS: dict[str, Any] = {
     "disable_tqdm": True,
     "shuffle_dataset": False,
 }
-"""Of TRL, in every comparison."""
+"""The settings of TRL in every comparison."""
 
 
 class Block(NamedTuple):
-    """So many rounds of one side."""
+    """The times of a block of rounds of one side."""
 
     seconds: float
-    """Per round."""
+    """Seconds per round."""
     playing: float
-    """Of these, playing."""
+    """The part of them for playing."""
     ends: float = 0.0
-    """Of these, reading V after the last observation of episodes that were cut."""
+    """The part of them for reading V after the last observation of episodes that were cut."""
 
 
-# Messages are texts and nothing else; what stands beside them is there for TRL's check of templates, whose words it
-# looks for, and is never part of what is trained on: completions are kept as they were sampled.
+# A message is its text and nothing else. The other words are there for TRL's check of templates, which looks for them.
+# They are never trained on: completions are kept as they were sampled.
 _TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}"
     "{{ c.function.arguments }}{% endfor %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -90,7 +90,7 @@ _TEMPLATE = (
 
 
 def bare_tokenizer(made: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Give one of ours bare texts as its chat template, and read every completion as a call of the tool ``act``."""
+    """Give one of our tokenizers a template of bare texts, and parse every completion as a call of the tool ``act``."""
     encoder = Encoder(made)
     (newline,) = made.encode("\n", add_special_tokens=False)
     made.eos_token = made.convert_ids_to_tokens(newline)
@@ -106,14 +106,14 @@ def bare_tokenizer(made: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 
 class Bare:
-    """A game as an environment of TRL; after the last turn `reward` is its return."""
+    """A game as an environment of TRL; `episode_return` makes its last move and gives its return."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
         self._env = lmrl.make(name, **arguments)
         self.texts: list[str] = []
 
     def reset(self, seed: int, **columns: Any) -> str:
-        """Begin; the first text."""
+        """Start the game and return the first text."""
         text, _ = self._env.reset(seed=seed)
         self._rewards = 0.0
         self._over = False
@@ -156,7 +156,7 @@ class Bare:
 def episode_return(
     environments: Sequence[Bare], completions: Sequence[Sequence[Mapping[str, Any]]], **_: Any
 ) -> list[float]:
-    """Make the last move, which TRL samples and does not make, and give the return."""
+    """Make the last move, which TRL samples but does not make, and give the return of each episode."""
     for environment, messages in zip(environments, completions, strict=True):
         if messages[-1].get("tool_calls"):
             environment.act(**messages[-1]["tool_calls"][0]["function"]["arguments"])
@@ -164,10 +164,10 @@ def episode_return(
 
 
 class Timed(GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer, with a clock on its playing.
+    """TRL's trainer with a clock for playing.
 
-    TRL goes on asking for moves until there are as many as allowed, also when a game is over. What is said then is left
-    out of the loss.
+    TRL keeps asking for moves until there are as many as allowed, even when a game is over. The loss leaves out what
+    the model says then.
     """
 
     playing = 0.0
@@ -199,16 +199,16 @@ def trl_trainer(
     reward: Callable[..., list[float]] | None = None,
     **settings: Any,
 ) -> Timed:
-    """A trainer of TRL that plays our games as lmrl plays them.
+    """Return a trainer of TRL that plays our games as lmrl plays them.
 
     Args:
         model: the folder of the policy.
-        tokenizer: of `bare_tokenizer`.
-        environment: makes one.
-        seeds: of the starts, in their order.
+        tokenizer: from `bare_tokenizer`.
+        environment: creates an environment.
+        seeds: the seeds of the starts, in their order.
         callback: for the trainer.
-        reward: the returns of episodes; None: `episode_return`.
-        **settings: for `trl.GRPOConfig`, over those that are always the same.
+        reward: computes the returns of episodes; None: `episode_return`.
+        **settings: for `trl.GRPOConfig`; they override the settings of every comparison.
     """
     rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in seeds]
     return Timed(
@@ -223,7 +223,7 @@ def trl_trainer(
 
 
 def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool = False) -> tuple[Block, Any]:
-    """Rounds of TRL, and its trainer."""
+    """Run rounds of TRL and return their times, and the trainer."""
     turns, arguments = TASKS[task]
     stamps = _Stamps()
     trainer = trl_trainer(
@@ -249,7 +249,7 @@ def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool =
 
 
 class WholeHistory(OnlineDataModule):
-    """Rounds that are read and learned with whole histories."""
+    """A datamodule whose rounds are read and learned with whole histories."""
 
     def window(self) -> Window:
         """Return a window over whole histories."""
@@ -266,7 +266,7 @@ class _Clock(L.Callback):
 
 
 def quiet_trainer(folder: Path, steps: int, callbacks: list[L.Callback]) -> L.Trainer:
-    """A trainer of Lightning that clips gradients at 1 and writes and prints nothing."""
+    """Return a trainer of Lightning that clips gradients at 1 and writes and prints nothing."""
     return L.Trainer(
         default_root_dir=folder,
         accelerator="cpu",
@@ -282,7 +282,7 @@ def quiet_trainer(folder: Path, steps: int, callbacks: list[L.Callback]) -> L.Tr
 
 
 def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, rounds: int) -> Block:
-    """Rounds of a module of ours."""
+    """Run rounds of one of our modules and return their times."""
     module = kind(pretrained=str(model), lr=LR, lr_schedule="constant", warmup_steps=0, kl_weight=KL)
     ends: list[float] = []
     if isinstance(module, PPO):
@@ -292,7 +292,7 @@ def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, round
     clock = _Clock(collection)
     trainer = quiet_trainer(folder, 1 + rounds, [collection, clock])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a round of a random model has nothing to teach
+        warnings.simplefilter("ignore")  # a round of a random model has nothing to teach
         trainer.fit(module, WholeHistory(task=task, batch_size=EPISODES, env=TASKS[task][1], seed=0))
     return _block(clock.seen, rounds)._replace(ends=median(ends[1:]) if ends else 0.0)
 
@@ -315,7 +315,7 @@ def _block(seen: Sequence[tuple[float, float]], rounds: int) -> Block:
 
 
 def save_model(folder: Path) -> Path:
-    """The weights that all sides start from."""
+    """Save the weights that all sides start from, and return their folder."""
     tokenizer = load_tokenizer()
     model: PreTrainedModel = chatty_lm(tokenizer)
     model.generation_config.eos_token_id = sorted(stop_ids(Encoder(tokenizer)))

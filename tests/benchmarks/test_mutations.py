@@ -1,4 +1,4 @@
-"""Breaks that the table names can be made, and are told from those that nobody notices."""
+"""Tests of the breaks: those of the table can be made, and a break that no test notices is reported as a survivor."""
 
 import ast
 from collections import Counter

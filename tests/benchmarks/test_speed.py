@@ -1,4 +1,4 @@
-"""Training and playing as they are measured: the FLOPs are those that torch counts, and both sides do the same work."""
+"""Tests of the speed benchmarks: the FLOPs are those that torch counts, and both sides do the same work."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from lmrl.modules import BC, ILQL
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Window
 
-# By torch, where it compiles a model's own loss.
+# torch warns like this when it compiles a model's own loss.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
 SIZE = replace(TINY, layers=2, vocabulary=48)
@@ -49,7 +49,7 @@ def mix_(request: pytest.FixtureRequest) -> TokenBatch:
 
 
 def attends_by_products(module: BC | ILQL) -> None:
-    """Attention in plain products, all of which are counted."""
+    """Compute attention in plain products, all of which are counted."""
     for part in module.modules():
         if hasattr(part, "config"):
             part.config._attn_implementation = "eager"
@@ -80,7 +80,7 @@ def test_the_flops_of_a_llama() -> None:
     attends_by_products(module)
     with FlopCounterMode(display=False) as counter:
         module.model(input_ids=its.input_ids, labels=its.input_ids).loss.backward()
-    # And the angles of rotations.
+    # The tolerance covers the angles of rotations.
     assert counter.get_total_flops() == pytest.approx(training.plain_flops(module.model, its), rel=1e-3)
 
 
@@ -90,7 +90,7 @@ def test_the_flops_of_bc(mix: TokenBatch) -> None:
 
 
 def test_the_flops_of_ilql(mix: TokenBatch) -> None:
-    """A small vocabulary's slow tables are made whole, which a large one's are not."""
+    """The target heads score a small vocabulary as a whole, but not a large one."""
     states = len(mix.row)
     width = SIZE.width
     whole_tables = 2 * 2 * width * (SIZE.vocabulary * states - mix.n_tokens)
@@ -99,7 +99,7 @@ def test_the_flops_of_ilql(mix: TokenBatch) -> None:
 
 
 def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed again in the backward pass is work, but not required work."""
+    """Recomputation in the backward pass is work, but not required work."""
     monkeypatch.setattr(token_scores, "_WHOLE", 0)
     its = data(0, 16)
     again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
@@ -199,7 +199,7 @@ def test_only_steps_after_the_warm_up_count(monkeypatch: pytest.MonkeyPatch) -> 
     module.starts_from_bc = False
     losses = module.losses
     monkeypatch.setattr(module, "losses", lambda its: (seen.append("step"), losses(its))[1])
-    with pytest.raises(AssertionError):  # a watch without hands reads nothing
+    with pytest.raises(AssertionError):  # the patched stopwatch measures nothing
         training.ours(module, data(0, 16, TINY), replace(TINY, warm_up=2, steps=3))
     assert seen == ["step", "step", "start", "step", "step", "step", "stop"]
 
@@ -219,7 +219,7 @@ def test_compiled_sides_are_measured_beside_the_others() -> None:
 
 
 def test_batches_need_no_mask() -> None:
-    """With one, attention would be another kernel than the plain loop's."""
+    """With a mask, attention would use another kernel than in the plain loop."""
     for turns in ((0, 64), (12, 4)):
         its = data(*turns, replace(SIZE, length=64))
         assert its.mask is None and its.positions is None
@@ -227,7 +227,7 @@ def test_batches_need_no_mask() -> None:
 
 @pytest.mark.parametrize("width", [64, 768])
 def test_the_model_never_ends_a_line(width: int) -> None:
-    """Not even after the end of a line, whose embedding is that of the word that is never said."""
+    """It does not end one even after the end of a line, whose embedding is that of a word that is never said."""
     size = replace(TINY, width=width, vocabulary=4_096)
     model = decoding.endless_lm(size)
     tokenizer = decoding.TOKENIZER
@@ -287,7 +287,7 @@ def test_parts_of_decoding_are_picked() -> None:
 
 
 def test_games_at_full_size_fit_into_the_model() -> None:
-    """A history that is cut would be read anew every turn."""
+    """A history that is cut would be read from its beginning every turn."""
     for size in (GPU, CPU):
         tokenizer = decoding.TOKENIZER
         turns = size.turns

@@ -1,4 +1,4 @@
-"""What an online run logs of its health, and when it is stopped."""
+"""Tests of the health that an online run logs, and of when it stops the run."""
 
 import csv
 from dataclasses import replace
@@ -16,7 +16,7 @@ from lmrl.types import Episode
 from tests.helpers.doubles import episode
 from tests.helpers.online import fit, rounds
 
-# Six short games of an untrained model may well be equal.
+# Six short games of an untrained model are sometimes equal.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
 
@@ -100,7 +100,7 @@ class KeepAll(Callback):
 
 
 def health_rows(root: Path) -> dict[int, dict[str, str]]:
-    """The group ``health/`` of each round, by the step at which the round was played."""
+    """Return the group ``health/`` of each round, by the step at which the round was played."""
     found = {}
     for row in rows(root):
         if row["health/return"]:

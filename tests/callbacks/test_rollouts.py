@@ -1,4 +1,4 @@
-"""Rounds as they are played while training: with which weights, from which seeds, and what is told of them."""
+"""Tests of rounds that are played during training: their weights, their seeds, and what is reported about them."""
 
 import csv
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|
 
 
 class Spying(RolloutCollection):
-    """Remembers rounds, and what the policy of that moment would say if it were made anew."""
+    """A collection that records its rounds, and what a newly built policy would say at that moment."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**{"episodes": 5, "slots": 3, **arguments})
@@ -108,7 +108,7 @@ def test_what_is_logged_of_a_round(bc_run: str, tmp_path: Path) -> None:
 
 
 class Failing:
-    """A maze whose seeds of a certain remainder cannot be played."""
+    """A maze whose steps fail for the seeds that `fails` selects."""
 
     def __init__(self, fails: Any) -> None:
         self.fails = fails

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. .*(differ|actions|
 
 
 class Noting(RolloutCollection):
-    """Notes the rounds, whoever plays them."""
+    """A collection that records its rounds, whichever process plays them."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(episodes=7, slots=2, **arguments)

@@ -28,7 +28,7 @@ from tests.helpers.online import fit, rounds, trainer
 
 LORA = {"r": 2, "lora_alpha": 8}
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
-#: Settings by which the policy learns in the first round.
+#: Settings with which the policy learns in the first round.
 ALONE: dict[type, dict[str, Any]] = {PPO: {"critic_warmup_rounds": 0}, GRPO: {"advantage": "rebn"}}
 
 pytestmark = [
@@ -39,7 +39,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that is large beside its adapters."""
+    """A model that is large compared with its adapters."""
     torch.manual_seed(0)
     module = BC(architecture={"n_embd": 256, "n_layer": 2, "n_head": 2, "n_positions": 128})
     module.window = Window()
@@ -51,8 +51,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learn(
     kind: Callable[..., LanguageModule], root: Path, data: Path, steps: int = 2, resume: bool = False, **more: Any
 ) -> LanguageModule:
-    """A run that saves `last` and `best`."""
-    torch.manual_seed(steps if resume else 0)  # nothing may depend on it where a run is resumed
+    """Train a run that saves `last` and `best`."""
+    torch.manual_seed(steps if resume else 0)  # a resumed run must not depend on the seed
     settings = {"lora": LORA, "lr": 0.05, "lr_schedule": "constant", "warmup_steps": 0, **more}
     precision = settings.pop("precision", "32-true")
     module = kind(**settings)
@@ -73,7 +73,7 @@ def logits(model: PreTrainedModel) -> Tensor:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files."""
+    """Return the bytes of all files."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -122,7 +122,7 @@ def test_values_are_saved_beside_a_policy_without_adapters(start: Path, data_pat
 def test_a_run_begins_with_the_adapters_of_another(
     kind: type[LanguageModule], start: Path, data_path: Path, tmp_path: Path
 ) -> None:
-    """Its model is the base with both; a folder holds them as one adapter of the base."""
+    """The model is the base with both adapters; a folder holds them as one adapter of the base."""
     first = tmp_path / "first"
     learn(BC, first, data_path, pretrained=str(start))
     settings = {"lora": {"r": 3, "target_modules": ["c_attn"], "use_rslora": True}}
@@ -188,7 +188,7 @@ def test_a_model_that_has_changed_or_is_gone_is_refused(
     refused("which is gone")
     base.symlink_to(start)
     assert isinstance(load_module(run), BC)
-    # A copy of the model will do where a run is resumed.
+    # A copy of the model is enough to resume a run.
     learn(BC, run, data_path, 4, resume=True, pretrained=str(start))
 
 
@@ -232,7 +232,7 @@ def test_a_run_keeps_its_chat_template(start: Path, data_path: Path, tmp_path: P
 def test_checkpoints_of_all_weights_are_still_read(
     kind: type[LanguageModule], start: Path, data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier versions wrote them."""
+    """Earlier versions wrote such checkpoints."""
     settings = {"pretrained": str(start), **ALONE.get(kind, {})}
     learn(kind, tmp_path / "whole", data_path, 4, **settings)
     with monkeypatch.context() as patched:
@@ -251,12 +251,12 @@ def test_checkpoints_of_all_weights_are_still_read(
 def test_folders_of_adapters_are_used_as_others_are(start: Path, data_path: Path, tmp_path: Path) -> None:
     module = learn(BC, tmp_path / "run", data_path, pretrained=str(start))
     folder = tmp_path / "run" / "last"
-    assert _config(str(folder))["vocab_size"] == module.model.config.vocab_size  # of a vLLM server
+    assert _config(str(folder))["vocab_size"] == module.model.config.vocab_size  # as for a vLLM server
     partner = LMPartner(str(folder))
     torch.testing.assert_close(logits(partner.model), logits(module.model), atol=1e-5, rtol=1e-4)
     card = (folder / "README.md").read_text()
     assert "library_name: peft" in card and f"base_model: {start}" in card and "GenerationConfig" in card
-    # What the card says: generate ends with the action.
+    # The card says that generate ends with the action.
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.generation_config = GenerationConfig.from_pretrained(folder)
     ends = {*GenerationConfig.from_pretrained(folder).eos_token_id}
@@ -285,7 +285,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_found_by_its_name(start: Path, tmp_path: Path) -> None:
-    """In a cache that holds it, without a network."""
+    """The model is found in a cache that holds it, without a network."""
     cache = tmp_path / "hub" / "models--somebody--model"
     shutil.copytree(start, cache / "snapshots" / "abc")
     (cache / "refs").mkdir()

@@ -1,4 +1,4 @@
-"""The model card says what it was told, and the folder's policy by its right name."""
+"""The model card contains the facts that it was given, and names the folder's policy correctly."""
 
 import yaml
 

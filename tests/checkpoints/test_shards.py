@@ -18,7 +18,7 @@ WEIGHTS = {"model.a": torch.arange(6.0).reshape(2, 3), "model.b.c": torch.ones(2
 
 
 class Evil:
-    """Leaves a mark when it is read."""
+    """An object that leaves a mark when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -28,7 +28,7 @@ class Evil:
 
 
 def write(folder: Path, rest: Any = 1, value: Any = 0.5) -> Path:
-    """Weights, an optimizer with a value beside its tensors, and the rest; by one process."""
+    """Write weights, an optimizer with tensors and a plain value, and the rest, from one process."""
     state = {"state_dict": dict(WEIGHTS), "optimizer_0": {"moment": torch.zeros(2), "lr": value}}
     dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
     torch.save({"lmrl": {"class": "x"}, "rest": rest}, folder / "meta.pt")
@@ -66,7 +66,7 @@ def test_objects_are_not_read_unless_that_is_allowed(place: str, tmp_path: Path)
         write(folder, **{place: Evil(mark)})
     with pytest.raises(UserError, match="holds pickled objects, which can run any code"):
         check_checkpoint(folder, allow_pickle=False)
-    if place != "value":  # belongs to the optimizer, which only a run that goes on reads
+    if place != "value":  # the value belongs to the optimizer, which only a resumed run reads
         with pytest.raises(UserError, match="holds pickled objects"):
             read_checkpoint(folder, weights=True)
     assert not mark.exists()

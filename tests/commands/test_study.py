@@ -12,7 +12,7 @@ from lmrl.types import Episode
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two files of four dialogues, in which each turn is told apart."""
+    """A folder with two files of four dialogues, all of which differ."""
     monkeypatch.chdir(tmp_path)
     for name in ("good", "bad"):
         episodes = [Episode("quiz", ("Go", f"{name} {n}"), ("Well?",), (0.0,), True, False) for n in range(4)]
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rate(key: Path, rater: str, scores: dict[str, int], leave_out: int = 0) -> str:
-    """What a rater saves who gives each condition always the same."""
+    """Save the ratings of a rater who always gives a condition the same score, and return their path."""
     record = json.loads(key.read_text())
     ids = list(record["samples"])[leave_out:]
     ratings = {id: scores[record["samples"][id]["condition"]] for id in ids}

@@ -1,4 +1,4 @@
-"""Official files of Text-Nav, Wordle, chess and endgames: what the games say, written as the recorders wrote it."""
+"""Imports of official files of Text-Nav, Wordle, chess and endgames: our games in the format of the recorders."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_chess(tmp_path: Path, task: str) -> None:
     episodes = [episode for episode in played(task, "random", 6, **env) if episode.terminated]
     found = imported(tmp_path, task, [board(episode) for episode in episodes], as_list=True)
     for ours, theirs in zip(found, episodes, strict=True):
-        # Black's last move is not in the file: if there was one, another may have been found that ends the game alike.
+        # Black's last move, if any, is not in the file: the import may have found another that ends the game alike.
         assert (ours.observations[:-1], ours.actions) == (theirs.observations[:-1], theirs.actions)
         assert (ours.rewards, ours.terminated, ours.success) == (theirs.rewards, True, theirs.success)
     assert verify(tmp_path / "out.parquet").ok

@@ -19,7 +19,7 @@ DOWN = "move down\n"
 
 
 def played(*actions: str, start: tuple[int, int] = (6, 6), task: str = "maze_fo") -> Episode:
-    """What really happens."""
+    """Play the actions in the real environment and return the episode."""
     env = lmrl.make(task)
     text, info = env.reset(seed=0, options={"init_position": start})
     observations = [text]
@@ -126,7 +126,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def told(path: Path, task: str, env: object) -> str:
-    """What is said about a file with these arguments in its metadata."""
+    """Return the error of `verify` for a file with these arguments in its metadata."""
     write_episodes(path, [replace(WON, task=task)], {"task": task, "env": env})
     with pytest.raises(UserError) as error:
         verify(path)
@@ -141,7 +141,7 @@ def test_a_file_runs_no_program(tmp_path: Path, program: Path, task: str, oppone
     assert f"{path}: its metadata sets " in told(path, task, {"engine_path": str(program), **opponent})
     assert "only you can: --env opponent=" in told(path, task, {"opponent": "stockfish"})
     assert not (tmp_path / "ran").exists()
-    # The user's own words count: the program is started, and is no engine.
+    # The user's own arguments count: the program is started, but it is no engine.
     with pytest.raises(UserError, match="must be a UCI engine"):
         verify(path, env_arguments={"opponent": "stockfish", "engine_path": str(program)})
     assert (tmp_path / "ran").exists()
@@ -155,7 +155,7 @@ def test_a_file_opens_no_path(tmp_path: Path) -> None:
     assert "secret" not in said
     assert "--env layout=..." in told(tmp_path / "e.jsonl", "maze_fo", {"layout": str(tmp_path / "maze.txt")})
     given = {"layout": str(tmp_path / "maze.txt")}
-    assert verify(tmp_path / "e.jsonl", env_arguments=given).mismatched == 1  # another maze, and the user's choice
+    assert verify(tmp_path / "e.jsonl", env_arguments=given).mismatched == 1  # the user chose another maze
 
 
 @cases(

@@ -1,4 +1,4 @@
-"""Which episodes filtered BC keeps."""
+"""Tests of the filters that decide which episodes filtered BC keeps."""
 
 import pytest
 

@@ -23,7 +23,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Player:
-    """Round ``n`` is two episodes: ``n`` moves up, and one move down that solves the maze (in even rounds)."""
+    """A collector whose round ``n`` has two episodes: ``n`` moves up, and one move down (a success in even rounds)."""
 
     def __init__(self, turns: bool = True) -> None:
         self.rounds: list[int] = []
@@ -51,7 +51,7 @@ def ready(player: Player | None = None, **arguments: Any) -> tuple[OnlineDataMod
 
 
 def learn(data: OnlineDataModule, batches: Iterator[TokenBatch] | None = None) -> list[list[int]]:
-    """An epoch as the callback counts it: the tokens of each minibatch."""
+    """Go through an epoch as the callback counts it, and return the tokens of each minibatch."""
     found = []
     for batch in data.minibatches() if batches is None else batches:
         data.start_minibatch()
@@ -123,7 +123,7 @@ def test_recorded_episodes_beside_the_rounds(path: Path) -> None:
 
 
 def test_minibatches_are_divided_by_what_they_have_on_average(path: Path) -> None:
-    """Those of a round by the round's, recorded ones by those of the recordings: sums over tokens weigh all alike."""
+    """A round's minibatches divide by the round's mean, recorded ones by the recordings', so all tokens weigh alike."""
     data, _ = ready(offline=True, path=str(path), batch_size=2, val_fraction=0.0, batches=6)
     for _ in range(3):  # the third round has three moves up and one down: two minibatches a pass
         learn(data)
@@ -168,7 +168,7 @@ def test_endless_nothing_is_an_error() -> None:
 
 
 def test_what_is_begun_is_finished_first() -> None:
-    """Whoever asks again in the middle of a round gets the rest of it, not another round."""
+    """A second request in the middle of a round gets the rest of that round, not another round."""
     whole = learn(ready(epochs=4)[0])
     data, player = ready(epochs=4)
     batches = data.minibatches()
@@ -200,7 +200,7 @@ def test_wrong_arguments_are_named(name: str) -> None:
 
 @pytest.mark.parametrize("world", [2, 3, 7])
 def test_processes_share_each_minibatch(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Round 4 has five segments, which cannot be dealt out evenly; who has no share reads along and learns nothing."""
+    """Round 4 has five segments, which cannot be shared evenly. A process without one reads, but does not learn."""
     whole, _ = ready(batch_size=world)
     expected = [learn(whole) for _ in range(4)][-1]
     found = []

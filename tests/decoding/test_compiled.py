@@ -1,6 +1,6 @@
 """Compiled and recorded passes of decoding read what the others read.
 
-Backends that make no machine code show that as well, and sooner; what is recorded on a GPU runs as it is here.
+Backends that make no machine code show that just as well, and sooner. Passes that a GPU records run unrecorded here.
 """
 
 import random
@@ -30,13 +30,13 @@ def nothing_compiled() -> Iterator[None]:
 
 
 def fixed_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU."""
+    """Use fixed shapes, as on a GPU."""
     monkeypatch.setattr("lmrl.decoding.reader.is_static", lambda device: True)
     monkeypatch.setattr("lmrl.decoding.reader.is_static", lambda device: True)
 
 
 def play(engine: Engine, steps: int) -> list[Tensor]:
-    """Logits while rows come and go, and while the longest outgrows 64 columns."""
+    """Return the logits while rows come and go, and while the longest row outgrows 64 columns."""
     rng = random.Random(0)
     contexts = [words(rng, count) for count in (3, 9, 1, 60)]
     read = [engine.logits(engine.feed(range(SLOTS), contexts))]
@@ -46,7 +46,7 @@ def play(engine: Engine, steps: int) -> list[Tensor]:
         for slot, token in zip(active, new, strict=True):
             contexts[slot].append(token)
         read.append(engine.logits(engine.append(active, new)))
-    # Whoever sat out has not been overwritten.
+    # Rows that sat out have not been overwritten.
     told = torch.stack([full(engine.model, [*context, 5]) for context in contexts])
     read.append(engine.logits(engine.feed(range(SLOTS), [[*context, 5] for context in contexts])))
     torch.testing.assert_close(read[-1], told, atol=1e-4, rtol=0)
@@ -73,13 +73,13 @@ def test_a_compiled_step_reads_as_any_other(name: str, fixed: bool, monkeypatch:
     assert compiled_graphs() == 0
     for ours, theirs in zip(play(Engine(model, SLOTS, compile="eager"), 16), plain, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
-    # Fixed: 64 columns, all 96 of a larger cache, and 64 of these. Else: all rows, fewer, and one.
+    # Fixed shapes: 64 columns, all 96 of a larger cache, and 64 of these. Otherwise: all rows, fewer, and one.
     assert compiled_graphs() == 3
 
 
 @pytest.mark.nightly
 def test_new_weights_and_new_engines_find_the_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As rounds of PPO have it: weights move in place, and every round has a policy of its own."""
+    """As in rounds of PPO, weights change in place, and every round has a policy of its own."""
     fixed_shapes(monkeypatch)
     model = tiny()
     before = play(Engine(model, SLOTS, compile="aot_eager"), 5)
@@ -116,7 +116,7 @@ def test_an_unknown_backend_is_named() -> None:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """As on a GPU; the list has an entry per recording."""
+    """Record passes, as on a GPU; the list has an entry per recording."""
     recordings = []
 
     def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -133,7 +133,7 @@ def test_rows_of_any_lengths_are_read_as_by_the_model(name: str, recorded: list[
     rng = random.Random(0)
     engine = Engine(tiny(name), slots=ROWS)
     contexts = {slot: words(rng, rng.randint(1, 40)) for slot in range(ROWS)}
-    check(engine, list(contexts), list(contexts.values()))  # makes the blocks: not recorded
+    check(engine, list(contexts), list(contexts.values()))  # it makes the blocks and is not recorded
     assert not recorded
     for _ in range(8):
         active = rng.sample(range(ROWS), rng.randint(1, ROWS))
@@ -149,7 +149,7 @@ def test_rows_of_any_lengths_are_read_as_by_the_model(name: str, recorded: list[
 
 
 def test_long_texts_and_more_slots_than_announced(recorded: list[int]) -> None:
-    """A new episode in a slot is read beside short replies; new rows and more columns move the blocks."""
+    """A new episode in a slot is read together with short replies; new rows and more columns move the blocks."""
     rng = random.Random(1)
     engine = Engine(tiny(), slots=2)
     contexts = {slot: words(rng, 5) for slot in range(2)}
@@ -180,7 +180,7 @@ def test_a_pass_is_recorded_again_when_the_blocks_have_moved(recorded: list[int]
 
 
 def test_few_passes_are_recorded(recorded: list[int]) -> None:
-    """A game of 60 tokens in replies of 1 to 4: as many passes as widths (1, 2, 4) times buckets (64, 96)."""
+    """A game of 60 tokens in replies of 1 to 4 records at most one pass per width (1, 2, 4) and bucket (64, 96)."""
     rng = random.Random(2)
     engine = Engine(tiny(), slots=3)
     contexts = [words(rng, 8) for _ in range(3)]
@@ -221,7 +221,7 @@ def test_few_calls_stay_outside_of_what_is_recorded(recorded: list[int], monkeyp
     results = {}
 
     def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """What a replay costs: no call of an operator."""
+        """Return a replay that calls no operator."""
         results[0] = run()
         return lambda: results[0]
 

@@ -48,7 +48,7 @@ def words(rng: random.Random, count: int) -> list[int]:
 
 @torch.inference_mode()
 def full(model: PreTrainedModel, context: list[int]) -> Tensor:
-    """What the bare model says after the context: one row, no padding, no cache."""
+    """Return the logits of the bare model after the context: one row, no padding, no cache."""
     return model(input_ids=torch.tensor([context])).logits[0, -1]
 
 
@@ -144,7 +144,7 @@ def test_longer_than_the_first_allocation_up_to_the_last_position(model: PreTrai
     long = long + words(rng, 35)
     short = short + words(rng, 20)
     check(engine, [0, 1], [long, short])
-    # Eight of padding behind the last position that there is.
+    # Eight columns of padding are behind the last position of the model.
     check(engine, [0, 1], [long + words(rng, 1), short + words(rng, 9)])
     with pytest.raises(UserError, match="must not exceed 96 tokens; slot 0"):
         engine.append([1, 0], [1, 1])
@@ -216,7 +216,7 @@ def test_attention_that_cannot_be_driven_is_refused() -> None:
 
 
 def shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
-    """The shape of the ids of every forward pass with a cache from now on."""
+    """Return a list that collects the shape of the ids of every forward pass with a cache from now on."""
     seen: list[tuple[int, ...]] = []
 
     def note(_: nn.Module, __: object, kwargs: dict[str, Tensor]) -> None:
@@ -233,7 +233,7 @@ def shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
 def test_slots_are_as_many_as_the_memory_has_room_for(
     memory: float, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of SmolLM2's size takes 47 MB for a context of 1,024 tokens."""
+    """A slot of a model of SmolLM2's size takes 47 MB for a context of 1,024 tokens."""
     config = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
     positions = {"max_position_embeddings": 8192, "head_dim": 64, "model_type": "llama"}
     model = SimpleNamespace(

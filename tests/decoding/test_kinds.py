@@ -46,7 +46,7 @@ SIZES = {
 }
 SIZE_BY_NAME = {name: size for size, names in SIZES.items() for name in names.split()}
 
-#: What some kinds need besides, or what makes them differ from Llama.
+#: Settings that some kinds also need, or that make them differ from Llama.
 SETTINGS: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 4},
     "cohere": {"logit_scale": 0.3},
@@ -99,7 +99,7 @@ def sizes_of(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def architectures(kind: str) -> list[dict[str, Any]]:
-    """Settings of a tiny model; what one kind needs, another does not take, so the later ones have fewer."""
+    """Return settings of a tiny model; some kinds refuse what others need, so the later settings have fewer entries."""
     ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     # Weights large enough that a wrong position or a visible neighbour moves the logits by far more than 1e-3.
     full = {**sizes_of(AutoConfig.for_model(kind)), **ids, "initializer_range": 0.3, **SETTINGS.get(kind, {})}
@@ -115,7 +115,7 @@ def tiny(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
 
 
 class Differences(NamedTuple):
-    """The largest ones from the model's own forward pass."""
+    """The largest differences from the model's own forward pass."""
 
     loss: float
     logits: float
@@ -123,7 +123,7 @@ class Differences(NamedTuple):
 
 
 def differences(model: PreTrainedModel) -> Differences:
-    """Of training and of decoding, of three ragged rows and three turns.
+    """Return the differences in training and in decoding, for three ragged rows and three turns.
 
     Raises:
         UserError: the model is refused.
@@ -193,7 +193,7 @@ def test_kinds_that_are_refused_in_one_line(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["granite", "gemma2"])
 def test_policy_gradients_and_token_values_read_the_own_logits(kind: str, algorithm: type[LanguageModule]) -> None:
     settings = architectures(kind)[0]
-    del settings["vocab_size"]  # that of the tokenizer
+    del settings["vocab_size"]  # the tokenizer decides it
     module: Any = algorithm(architecture=settings)
     batch = table_batch([episode("0", "R", "1", "L", "0", rewards=[-1.0, -1.0], terminated=True)])
     with torch.no_grad():
@@ -245,7 +245,7 @@ def test_every_kind_of_transformers_is_exact_or_refused() -> None:
 
 
 def built(kind: str) -> PreTrainedModel | None:
-    """A model of fewer than five million parameters; None where none can be made from sizes alone."""
+    """Return a model of fewer than five million parameters, or None if none can be made from sizes alone."""
     try:
         candidates = architectures(kind)
     except Exception:

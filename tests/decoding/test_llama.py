@@ -1,4 +1,4 @@
-"""A plain Llama is read by its operations alone, with the numbers of the model but for rounding; any other is asked."""
+"""A plain Llama is read by our own operations, which equal the model up to rounding; any other model is called."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def language_model(**config: Any) -> PreTrainedModel:
         torch.manual_seed(0)
         model = build_lm(None, {**SIZE, **config}, VOCABULARY).eval()
         for name, weight in model.named_parameters():
-            if "norm" in name:  # those of a new model are 1
+            if "norm" in name:  # the norms of a new model are 1
                 nn.init.normal_(weight, 1.0, 0.3)
     return model
 
@@ -53,16 +53,16 @@ def close(left: list[Tensor], right: list[Tensor], tolerance: float = 2e-5) -> b
 def test_its_operations_give_the_numbers_of_the_model(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = trunk(**config)
     with monkeypatch.context() as patch:
-        patch.setattr(LlamaModel, "forward", None)  # it is not asked
+        patch.setattr(LlamaModel, "forward", None)  # the model is not called
         alone = played(model)
     calls = noticed(model)
     asked = played(model)
     assert close(alone, asked) and len(calls) == 5
-    assert min(float(hidden.abs().max()) for hidden in asked) > 0.5  # of which 2e-5 is little
+    assert min(float(hidden.abs().max()) for hidden in asked) > 0.5  # so 2e-5 is small compared with it
 
 
 def test_weights_that_an_optimizer_moves_are_followed() -> None:
-    """What was joined before a step is not what plays after it."""
+    """Matrices that were joined before an optimizer step are not used after it."""
     model = language_model()
     engine = Engine(model, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -1,4 +1,4 @@
-"""A policy that is kept while its models learn says what one says that is made anew, whoever wrote to the weights."""
+"""A policy that is kept during training says the same as a newly built one, however the weights were changed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def model(seed: int) -> PreTrainedModel:
 
 
 class Players:
-    """All that keep keys and values of two models that learn."""
+    """All objects that keep keys and values of two models during training."""
 
     def __init__(self, speaking: PreTrainedModel, value: PreTrainedModel, head: nn.Linear) -> None:
         values: dict[str, Any] = {"value_model": trunk_of(value), "q_heads": [head]}
@@ -48,12 +48,12 @@ class Players:
     def say(self, length: int) -> list[Any]:
         said: list[Any] = [[(reply.ids, reply.logprobs) for reply in p.act(REQUESTS)] for p in self.policies]
         said.append(self.engine.feed([0, 1], [[5, 6, 7], [5, 6, 8]]).tolist())
-        # A text that has grown since, which is all that a processor keeps its cache for.
+        # The text has grown since the last call: a processor uses its cache in this case alone.
         return [*said, self.processor(torch.arange(length)[None], torch.zeros(1, len(TOKENIZER)))]
 
 
 class Learning:
-    """Two models and a head, and steps of an optimizer on what they say."""
+    """Two models and a head, and optimizer steps on the loss of the models."""
 
     def __init__(self) -> None:
         self.models, self.head = (model(0), model(1)), nn.Linear(16, len(TOKENIZER)).requires_grad_(False)
@@ -108,7 +108,7 @@ _MORE = (torch.optim.Adafactor, torch.optim.Adagrad, torch.optim.NAdam, torch.op
 )
 def test_ten_steps_of_every_optimizer(kind: type[Optimizer], settings: dict[str, Any]) -> None:
     learning = Learning()
-    # Muon is for matrices alone.
+    # Muon trains matrices alone.
     learned = [p for p in learning.parameters() if kind is not _MUON or p.ndim == 2]
     optimizer = kind(learned, lr=1e-2, **settings)  # type: ignore[call-arg]
     for _ in range(10):
@@ -160,7 +160,7 @@ def _other_parameters(m: PreTrainedModel) -> None:
 
 
 def _gathered(m: PreTrainedModel) -> None:
-    """As FSDP does it: a tensor's memory is let go and filled anew, and its version preserved."""
+    """Write as FSDP does: free a tensor's memory, fill it again, and preserve its version."""
     for p in m.parameters():
         whole = _noise(p.detach())
         storage = p.untyped_storage()
@@ -194,7 +194,7 @@ def test_every_other_writer(write: Callable[[PreTrainedModel], None]) -> None:
 
 
 def test_a_step_that_is_hardly_one_and_one_of_a_few_numbers() -> None:
-    """Steps of a module count whatever they change, and so does every write that autograd is told of."""
+    """An optimizer step of a module counts whatever it changes, and so does every write that autograd sees."""
     module = BC(architecture={"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64})
     weights = Weights(module.model)
     table = module.model.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""What people are told who play: every task has rules and an example that is true, and tells no more than the texts."""
+"""Tests of the guides for people: every task has rules and a true example, and a guide tells no more than the texts."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from lmrl.types import Request, Start
 from tests.helpers.cases import cases
 
 GREETING = "Hello! What kind of car are you looking for?\n"
-# How an episode gets to where the example's action has the example's answer: reset options, and what is said before.
+# The reset options and earlier actions after which the example's action gets the example's answer.
 EXAMPLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "wordle": ({"word": "apple"}, ()),
     "car_dealer": ({}, (GREETING,)),
@@ -49,7 +49,7 @@ def test_what_was_hidden_is_told_from_the_last_info(name: str) -> None:
 
 
 def noted(name: str, seed: int, *actions: str, env: dict[str, object] | None = None) -> list[str]:
-    """The notes of an episode, the first before the first action."""
+    """Return the notes of an episode; the first one is made before the first action."""
     played = registry.make(name, **(env or {}))
     observations = [played.reset(seed=seed)[0]]
     guide = registry.guide(name)
@@ -121,7 +121,7 @@ SHUFFLED = ("g8f6", "f6g8")
         # Black's last move repeats the first position, White's the one after the pawn's move.
         ({"replies": SHUFFLED * 4}, SHUFFLE * 4, "the position came up five times"),
         ({"replies": SHUFFLED * 4}, ("e3", *SHUFFLE * 4), "the position came up five times"),
-        # What is no move repeats nothing.
+        # A text that is no move repeats no position.
         ({"replies": SHUFFLED * 4}, (*("hop",) * 6, *SHUFFLE * 4), "the position came up five times"),
         ({"fen": "2k5/8/8/8/8/8/1q6/K7 w - - 0 1"}, ("Kxb2",), "neither side has the men to mate"),
         (

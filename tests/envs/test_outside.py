@@ -1,4 +1,4 @@
-"""Games of others: what they say and earn, which laws they break, and who may name them."""
+"""Tests of games from others: their texts and rewards, the laws that they break, and who may name them."""
 
 import asyncio
 import gc
@@ -34,9 +34,9 @@ from websockets.asyncio.server import serve  # noqa: E402
 
 @contextmanager
 def answering(answer: Callable[[dict[str, Any]], Any]) -> Iterator[str]:
-    """A server of somebody else, that answers each message as it likes; the address.
+    """Run a foreign server that answers each message with `answer`, and yield its address.
 
-    An answer that can be called is called with the connection, and may do anything to it.
+    A callable answer is called with the connection, and may do anything to it.
     """
     ready = threading.Event()
     addresses = []
@@ -74,7 +74,7 @@ def seen(reward: Any = None, done: Any = False, **observation: Any) -> dict[str,
 
 
 class Echo:
-    """It says what it is told, and a number that no seed decides."""
+    """A game that repeats each message, with a number that no seed decides."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -205,7 +205,7 @@ def test_one_that_is_forgotten_ends_its_session_whatever_its_collector_holds() -
     with serving("maze_fo", Limits(sessions=1)) as url:
         env = lmrl.make(f"openenv:{url}")
         first = env.reset(seed=0)
-        with env._connection.protocol_mutex:  # as where the thread that reads from the connection collects
+        with env._connection.protocol_mutex:  # as if garbage collection ran in the thread that reads
             del env
             gc.collect()
         deadline = time.monotonic() + 10
@@ -240,7 +240,7 @@ def test_what_cannot_be_played_is_said(name: str, told: str) -> None:
 
 
 def test_only_a_user_names_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A data file that does is a file of an unknown task, and nothing is opened."""
+    """A data file that names an address is a file of an unknown task, and nothing is opened."""
     heard: list[Any] = []
 
     def hear(message: Any) -> Any:
@@ -303,7 +303,7 @@ def test_a_solved_game_of_textarena_is_a_success(arena: Any) -> None:
 
 
 def test_textarena_draws_from_no_generator_of_others(arena: Any) -> None:
-    """Its games seed and use the global ones; two that take turns would share them."""
+    """Its games seed and use the global generators, which two games that take turns would share."""
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     alone = _boards(1)
     one, two = (lmrl.make("textarena:2048-v0") for _ in range(2))

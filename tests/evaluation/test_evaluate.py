@@ -89,7 +89,7 @@ def test_the_optimal_player_scores_what_the_search_says(seer: Any) -> None:
 
 
 def test_what_is_certain_has_no_interval(seer: Any) -> None:
-    """Moves of the best player follow from the start, and every start is played: nothing is left to chance."""
+    """The start decides the moves of the best player, and every start is played, so nothing is left to chance."""
     scores = evaluate(seer, "maze_fo", 275).scores()
     assert scores["starts"] == 25
     assert scores["return_ci"] == pytest.approx([scores["return_mean"]] * 2)
@@ -104,11 +104,11 @@ def test_starts_are_taken_in_turn(seer: Any) -> None:
 
 def test_scores_say_where_starts_were_not_played_equally_often(seer: Any) -> None:
     few, more, even = (evaluate(seer, "maze_fo", count).scores() for count in (3, 30, 50))
-    assert few["return_mean"] == -10.0  # where the mean over all starts is -6.84
+    assert few["return_mean"] == -10.0  # the mean over all starts is -6.84
     assert "the 3 episodes play only the first 3, and the mean is theirs" in few["warnings"][-1]
     assert "the 30 episodes play some more often than others" in more["warnings"][-1]
     assert even["warnings"] == []
-    assert evaluate("random", "wordle", 1).scores()["warnings"] == []  # which has no fixed starts
+    assert evaluate("random", "wordle", 1).scores()["warnings"] == []  # wordle has no fixed starts
 
 
 def test_a_player_may_be_named() -> None:
@@ -132,7 +132,7 @@ def test_seeds_differ_by_episode_and_by_evaluation(seer: Any) -> None:
 
 
 def test_what_checkpoints_are_chosen_by_is_never_reported(seer: Any) -> None:
-    """Not with the same seed either; where a task keeps no starts for it, they are the same."""
+    """This holds for the same seed too; a task that keeps no starts for selection uses the same starts."""
     chosen = evaluate(seer, "maze_fo", 40, seed=3, selection=True)
     reported = {e.seed for seed in range(5) for e in evaluate(seer, "maze_fo", 40, seed=seed).episodes}
     assert not {e.seed for e in chosen.episodes} & reported
@@ -164,7 +164,7 @@ def _up(request: Request) -> str:
 
 
 class Remembering:
-    """Counts the seeds that it has seen since it was told to forget, as one with a cache might keep them."""
+    """A policy that keeps the seeds that it has seen since its last reset, as a policy with a cache might."""
 
     def __init__(self) -> None:
         self.seen: list[set[int]] = []
@@ -178,7 +178,7 @@ class Remembering:
 
 
 def test_a_policy_that_remembers_begins_anew_with_each_piece(player: Any) -> None:
-    """Pieces are of four episodes per slot, whoever plays them."""
+    """A piece has four episodes per slot, whichever policy plays it."""
     policy = Remembering()
     played = evaluate(policy, "maze_fo", 20, slots=2, env={"max_steps": 3})
     assert [len(seen) for seen in policy.seen] == [8, 8, 4]
@@ -210,7 +210,7 @@ def test_episodes_are_told_as_they_end(seer: Any) -> None:
 
 
 def test_turns_are_told_as_they_are_played(seer: Any) -> None:
-    """Also those of episodes that have not ended: the counter of a slow policy moves."""
+    """Turns of unfinished episodes count too, so that the counter of a slow policy moves."""
     told: list[int] = []
     ended_at: list[int] = []
     result = evaluate(
@@ -301,7 +301,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
-    """As a full disk would have it."""
+    """The write fails in the middle, as it would on a full disk."""
     folder = tmp_path / "evaluation"
     write_evaluation(three(), folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -313,7 +313,7 @@ def test_a_failed_write_leaves_the_evaluation_before(tmp_path: Path) -> None:
 
 
 class Fails:
-    """Goes up, and raises something in the third episode that it is asked for."""
+    """A policy that moves up, and raises an error in the third episode that it plays."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self.seeds = error, set[int]()
@@ -354,7 +354,7 @@ def test_finished_episodes_are_kept_whatever_fails(
 
 
 class Odd(gymnasium.Env[str, str]):
-    """One turn; an answer, reward and info as told, and those that nobody would object to in episodes before."""
+    """An environment of one turn: the third episode has the given text, reward and info, the others ordinary ones."""
 
     def __init__(self, text: str = "x\n", reward: Any = 1.0, info: Any = None, begun: list[int] | None = None) -> None:
         self.last = (text, reward, info)
@@ -382,7 +382,7 @@ class Odd(gymnasium.Env[str, str]):
 def test_what_no_file_can_hold_loses_no_episode(
     odd: dict[str, Any], told: str, tmp_path: Path, player: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reward is refused at its turn; an info that cannot be written is left out of what is kept."""
+    """An odd reward is refused at its turn; an info that cannot be written is left out of what is kept."""
     begun: list[int] = []
     make = partial(Odd, begun=begun, **odd)
     monkeypatch.setattr(sys.modules["lmrl.evaluation.evaluate"], "environment", lambda *_: make)
@@ -422,7 +422,7 @@ def test_nothing_but_an_evaluation_is_replaced(tmp_path: Path) -> None:
     write_evaluation(three(), tmp_path / "run" / "evaluation")
     (tmp_path / "run" / "evaluation" / "episodes.html").touch()
     write_evaluation(three(), tmp_path / "run" / "evaluation")
-    assert not (tmp_path / "run" / "evaluation" / "episodes.html").exists()  # it showed the episodes before
+    assert not (tmp_path / "run" / "evaluation" / "episodes.html").exists()  # it showed the earlier episodes
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"task": "maze_fo"}'])

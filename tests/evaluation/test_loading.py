@@ -1,4 +1,4 @@
-"""Names of players: what they play, who may play what, and where the result goes."""
+"""Tests of the names of policies: what they play, which tasks they may play, and where the result goes."""
 
 import io
 import json
@@ -22,7 +22,7 @@ TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``runs/maze_fo/bc``, and ``runs/maze_fo/unknown`` of nobody knows which task; both untrained."""
+    """Two untrained runs: ``runs/maze_fo/bc``, and ``runs/maze_fo/unknown``, which does not say its task."""
     monkeypatch.chdir(tmp_path)
     for name, made_with in (("bc", {"task": "maze_fo"}), ("unknown", {})):
         module = BC(architecture=TINY)
@@ -36,7 +36,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that a wrong command prints."""
+    """Return the one line that a wrong command prints."""
     capsys.readouterr()
     assert main(list(words)) == 2
     said = capsys.readouterr()
@@ -87,7 +87,7 @@ def test_a_name_a_path_and_an_object_stand_for_the_same_everywhere(runs: Path, k
 
     whole = said(player())
     assert whole == said(lmrl.load_policy(player(), "maze_fo"))
-    if kind not in ("name", "policy"):  # a trained one knows what it plays
+    if kind not in ("name", "policy"):  # a trained policy knows its task
         assert whole == said(player(), None) == said(lmrl.load_policy(player()))
     else:
         with pytest.raises(UserError, match="name a task"):
@@ -126,7 +126,7 @@ def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsy
     for words in (["evaluate", "wordle", "--policy", run], play, ["play", "wordle", "--policy", run], web):
         line = failed(capsys, *words)
         assert f"{run} was trained on maze_fo, not on wordle" in line
-        # Only of a command that has it.
+        # Only a command that has the option names it.
         assert ("allow_other_task" in line) is (words[0] == "evaluate")
         assert ("lmrl play and lmrl web let a policy play its own task only" in line) is (words[0] != "evaluate")
     with pytest.raises(UserError, match="was trained on maze_fo, not on maze_po"):
@@ -135,7 +135,7 @@ def test_a_run_of_another_task_is_refused_unless_that_is_meant(runs: Path, capsy
         lmrl.evaluate(run, "maze_po", 1)
     assert lmrl.evaluate(run, "maze_po", 1, allow_other_task=True).task == "maze_po"
     assert main(["evaluate", "maze_po", "--policy", run, "--episodes", "1", "--allow_other_task"]) == 0
-    # Not among the run's own results: the report would take it for them.
+    # The result is not among the run's own results: the report would take it for one of them.
     assert Path("runs/maze_po/bc_of_maze_fo/evaluation/scores.json").is_file()
     assert not (runs / "bc" / "evaluation").exists()
 

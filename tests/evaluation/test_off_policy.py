@@ -15,14 +15,14 @@ SECOND = {0: 0.2, 1: 0.7}
 
 
 def reward(first: int, second: int | None) -> list[float]:
-    """The first action 0 ends the game if the coin says so (`second` is None)."""
+    """Return the rewards of a game; a first action 0 ends it if the coin says so (`second` is None)."""
     if second is None:
         return [-1.0]
     return [2.0 * first, [[1.0, 5.0], [3.0, -4.0]][first][second]]
 
 
 def all_games() -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Every game of a behaviour policy that tosses coins, as often as it happens: in one of eight."""
+    """Return every game of a behaviour policy that tosses coins, each as often as it happens in eight games."""
     rewards = []
     log_ratios = []
     for first, coin, second in product((0, 1), repeat=3):
@@ -36,7 +36,7 @@ def all_games() -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def test_all_games_together_give_the_exact_value() -> None:
-    """Where the games are distributed exactly as the behaviour policy has it, the estimate is the value."""
+    """If the games are distributed exactly as the behaviour policy plays them, the estimate is the value."""
     exact = 0.0
     for first, coin, second in product((0, 1), repeat=3):
         chance = (FIRST if first else 1 - FIRST) * 0.5
@@ -53,7 +53,7 @@ def test_all_games_together_give_the_exact_value() -> None:
 
 
 def test_the_interval_covers_the_value() -> None:
-    """Of 100 files of 60 games each, drawn from all games, at least 85 intervals hold the value (95 are expected)."""
+    """At least 85 of 100 intervals hold the value (95 are expected); each is for 60 games, drawn from all games."""
     rewards, log_ratios = all_games()
     exact = off_policy_estimate(rewards, log_ratios).return_mean
     draw = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_long_replies_do_not_underflow_and_impossible_ones_are_refused() -> None
     shifted = [ratios - 2_000.0 for ratios in log_ratios]  # as if every reply had hundreds of unlikely tokens
     plain = off_policy_estimate(rewards[4:], log_ratios[4:]).return_mean
     assert off_policy_estimate(rewards[4:], shifted[4:]).return_mean == pytest.approx(plain)
-    # One game is possible: nothing is known beyond it, and resamples without it are left out.
+    # Only one game is possible: nothing is known beyond it, and resamples without it are left out.
     single = [ratios if index == 5 else ratios - np.inf for index, ratios in enumerate(log_ratios)]
     assert off_policy_estimate(rewards, single).return_mean == sum(rewards[5])
     with pytest.raises(UserError, match="would have written none of the recorded replies"):

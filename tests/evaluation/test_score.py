@@ -39,7 +39,7 @@ def lay(
     part: str = "evaluation",
     **provenance: Any,
 ) -> None:
-    """A finished run whose episodes have these returns; Text-Nav's 0 is 0 points, .26 is 50, 1 is 100."""
+    """Write a finished run whose episodes have these returns; Text-Nav's 0 is 0 points, .26 is 50, 1 is 100."""
     episodes = tuple(Episode(task, ("a\n", "b\n"), ("c\n",), (value,), True, False) for value in returns)
     folder = seed_folder(runs, seed) / task / name
     write_evaluation(Evaluation(task, name, episodes, seed, starts, provenance), folder / part)
@@ -58,7 +58,7 @@ def test_seeds_are_folders_of_runs(tmp_path: Path) -> None:
 
 
 def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
-    """Episodes of a seed are all alike: nothing varies over episodes, everything over seeds. Then the other way."""
+    """The episodes of BC vary over seeds alone, and not within a seed. For MC it is the other way round."""
     for seed, value in enumerate((0.0, 0.26, 1.0)):
         lay(tmp_path, [value] * 4, seed=seed)
         lay(tmp_path, [0.0, 0.26, 0.0, 0.26], "mc", seed=seed)
@@ -72,7 +72,7 @@ def test_the_two_kinds_of_interval_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_fixed_starts_are_given_everywhere(tmp_path: Path) -> None:
-    """Returns that follow from the start alone: no interval over episodes has any width."""
+    """Returns follow from the start alone, so no interval over episodes has any width."""
     for name, values in (("bc", [0.0, 0.5] * 6), ("mc", [0.2, 0.9] * 6)):
         for seed in (0, 1):
             lay(tmp_path, values, name, seed=seed, starts=2)
@@ -87,7 +87,7 @@ def test_fixed_starts_are_given_everywhere(tmp_path: Path) -> None:
     assert aggregates(both, ["bc"])[0].over_episodes == pytest.approx([aggregates(both, ["bc"])[0].iqm] * 2)
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
     assert f"| MC {MINUS} BC | 21.5 [21.5, 21.5] § | 21.5 [no spread] |" in page
-    lay(tmp_path, [0.2, 0.9] * 6, "mc", seed=1)  # a run of another design: then nothing is taken for fixed
+    lay(tmp_path, [0.2, 0.9] * 6, "mc", seed=1)  # with a run of another design, nothing counts as fixed
     low, high = scores_of(tmp_path)["mc"].return_over_episodes
     assert low < 0.5 and high > 0.6
 
@@ -230,7 +230,7 @@ def test_the_data_stand_among_the_players(tmp_path: Path) -> None:
 
 
 def test_both_ways_to_play_stand_beside_each_other(tmp_path: Path) -> None:
-    """What was chosen for a run counts where players are compared; a run without a choice plays as it was trained."""
+    """Comparisons use the settings that were chosen for a run; a run without a choice plays as it was trained."""
     for task in ("text_nav_fo", "text_nav_po"):
         lay(tmp_path, [0.0] * 4, task=task)
         lay(tmp_path, [1.0] * 4, task=task, part="evaluation_tuned", decoding={"temperature": 0.25})
@@ -247,12 +247,12 @@ def test_both_ways_to_play_stand_beside_each_other(tmp_path: Path) -> None:
         "\n| BC | as trained | 0.0 [0.0, 0.0] § |" in page
         and "\n| BC | temperature 0.25 | 100.0 [100.0, 100.0] § |" in page
     )
-    lay(tmp_path, [0.0], seed=1)  # a second run, which nobody tuned
+    lay(tmp_path, [0.0], seed=1)  # a second run, which was not tuned
     assert scores_of(tmp_path)["bc"].tuned is None
 
 
 def test_a_policy_with_settings_of_its_own_is_not_said_to_play_as_trained(tmp_path: Path) -> None:
-    """One of the zoo plays with chosen settings, without a second evaluation beside it."""
+    """A policy of the zoo plays with chosen settings, and has no second evaluation."""
     lay(tmp_path, [1.0], "zoo-bc", decoding={"temperature": 0.25})
     lay(tmp_path, [1.0], "zoo-ilql")
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()

@@ -1,7 +1,7 @@
 """Edited checkpoints, run folders, model folders and adapters: each is loaded or refused in one line.
 
 An edit changes a value or its type, adds or removes a key, claims an absurd size, names a path, flips bytes or cuts the
-file off. No edit may cost much time or memory, or have the content of a file that it names shown.
+file off. No edit may cost much time or memory, or show the content of a file that it names.
 """
 
 import json
@@ -56,7 +56,7 @@ ABSURD: list[dict[str, object]] = [
     ],
 )
 def test_edited_files_are_loaded_or_refused_in_one_line(tmp_path: Path, count: int) -> None:
-    """In a process of its own, whose memory is measured."""
+    """The files are read in a process of their own, whose memory is measured."""
     command = [sys.executable, __file__, str(tmp_path), str(count)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -119,7 +119,7 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 
 def make(good: Path) -> None:
-    """A good one of each kind."""
+    """Write an intact file or folder of each kind."""
     import peft
 
     from lmrl.models.lm import build_lm
@@ -175,7 +175,7 @@ Edit = Callable[[Path, Random], str]
 
 
 def absurd() -> Iterator[tuple[str, str, Edit]]:
-    """Claims of absurd sizes, in a checkpoint and in a model folder."""
+    """Yield edits that claim absurd sizes, in a checkpoint and in a model folder."""
     for settings in ABSURD:
 
         def in_checkpoint(copy: Path, chance: Random, settings: dict[str, object] = settings) -> str:
@@ -197,7 +197,7 @@ def absurd() -> Iterator[tuple[str, str, Edit]]:
 
 
 def edits(count: int, secret: Path) -> Iterator[tuple[str, str, Edit]]:
-    """So many edits, as many of each kind of file."""
+    """Yield `count` edits, as many for each kind of file."""
 
     def plain(copy: Path, chance: Random, files: tuple[str, ...] = ("one.ckpt", "run/best.ckpt")) -> str:
         file = chance.choice(files)
@@ -254,7 +254,7 @@ def edits(count: int, secret: Path) -> Iterator[tuple[str, str, Edit]]:
 
 
 def change(content: dict[Any, Any], chance: Random, secret: Path, only: tuple[str, ...] = ()) -> str:
-    """Change one entry somewhere in nested values; returns what was done."""
+    """Change one entry somewhere in nested values, and return what was done."""
     at: Any = content
     where = []
     while True:

@@ -1,7 +1,7 @@
 """Hostile replies of chat, vLLM and OpenEnv servers on this machine, a new one for each seed.
 
 Each evaluation plays two episodes with a server that behaves, and a third one with replies that are damaged, absurd,
-endless or none. It must end in time, in one line and with little memory, repeat no key, and keep what was played.
+endless or missing. It must end in time, in one line and with little memory, show no key, and keep what was played.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ MEMORY = 1 << 30
 """Bytes by which the process may grow."""
 
 Send = Callable[[Any], None]
-"""A reply: what a server does with the handler of a request."""
+"""A reply: a function that a server calls with the handler of a request."""
 
-# What may stand in place of a value, as JSON, which Python could not always write.
+# JSON texts that may stand in place of a value. Python could not write all of them.
 NUMBERS = (
     *("true", "-1", "0", "3", "1.5", "-0.0", "1e300", "-1e300", "1e999", "-1e999", "NaN", "Infinity"),
     *("9" * 400, "-" + "9" * 400, "9" * 5_000, '"1"'),
@@ -66,7 +66,7 @@ WISHES = (
 
 
 def changed(whole: Any, rng: Random) -> str:
-    """The JSON of a value in which one entry, or two, are odd or missing."""
+    """Return the JSON of a value in which one or two entries are odd or missing."""
     value = copy.deepcopy(whole)
     odd = []
     for _ in range(rng.choice((1, 1, 2))):
@@ -88,7 +88,7 @@ def changed(whole: Any, rng: Random) -> str:
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    """All objects and lists of a value, itself included: each is as likely to be changed, however long it is."""
+    """Yield all objects and lists of a value, itself included, so that long ones are changed as often as short ones."""
     if isinstance(value, dict | list):
         yield value
         for inner in value.values() if isinstance(value, dict) else value:
@@ -96,13 +96,13 @@ def _containers(value: Any) -> Iterator[Any]:
 
 
 def _keys(inside: Any, numeric: bool) -> list[Any]:
-    """The places of an object or a list, of numbers alone if that is asked."""
+    """Return the keys or indices of an object or a list; if `numeric`, those of numbers alone."""
     keys = [*inside] if isinstance(inside, dict) else [*range(len(inside))]
     return [key for key in keys if not numeric or isinstance(inside[key], int | float)]
 
 
 def hostile_bytes(whole: Any, rng: Random) -> bytes:
-    """What a server sends in place of the JSON of a value."""
+    """Return the bytes that a hostile server sends in place of the JSON of a value."""
     text = changed(whole, rng) if rng.random() < 0.9 else rng.choice(ODD)
     way = rng.randrange(12)
     if way == 0:
@@ -119,7 +119,7 @@ def hostile_bytes(whole: Any, rng: Random) -> bytes:
 
 
 def hostile_reply(whole: Any, rng: Random) -> Send:
-    """What a server does in place of sending the JSON of a value."""
+    """Return the hostile reply of a server that should send the JSON of a value."""
     way = rng.randrange(20)
     if way < 11:
         kind = rng.choice(("application/json", "application/json", "text/html", "text/event-stream", "\xff"))
@@ -152,7 +152,7 @@ def sending(status: int, body: bytes, headers: dict[str, str]) -> Send:
 
 
 def raw(*parts: bytes, pause: float = 0.0) -> Send:
-    """Bytes as they are, one part after the other, until the client hangs up."""
+    """Return a reply of bytes as they are, one part after the other, until the client hangs up."""
 
     def send(handler: Any) -> None:
         handler.close_connection = True
@@ -175,20 +175,20 @@ endless = raw(OK + b"\r\n", *[b" " * (1 << 20)] * 64)
 
 
 def bomb(handler: Any) -> None:
-    """64 MiB in as many kB."""
+    """Send 64 MiB of spaces, compressed to about 300 kB."""
     data = gzip.compress(b" " * (64 << 20), 1)
     sending(200, data, {"content-type": "application/json", "content-encoding": "gzip"})(handler)
 
 
 class Unheard(Unruly):
-    """A server that says nothing of clients that hang up."""
+    """A server that prints nothing when clients hang up."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
 
 
 class Found(NamedTuple):
-    """What came of one evaluation."""
+    """The outcome of one evaluation."""
 
     code: int
     printed: str
@@ -203,7 +203,7 @@ def evaluated(words: list[str], out: Path, capsys: pytest.CaptureFixture[str]) -
     began = time.monotonic()
     try:
         code = main(["evaluate", *words, "--episodes", "3", "--slots", "1", "--out", str(out)])
-    except Exception as error:  # which would be a traceback
+    except Exception as error:  # the command would print a traceback
         return Found(-1, "", f"{type(error).__name__}: {error}", 0.0, 0)
     seconds = time.monotonic() - began
     said = capsys.readouterr()
@@ -214,11 +214,11 @@ def evaluated(words: list[str], out: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def faults(found: Found, least: int) -> list[str]:
-    """What is wrong with what came of an evaluation.
+    """Return what is wrong with the outcome of an evaluation.
 
     Args:
-        found: what came.
-        least: number of episodes that were finished before the server was hostile.
+        found: the outcome.
+        least: the number of episodes that were finished before the server was hostile.
     """
     errors = [line for line in found.error.splitlines() if line.strip()]
     wrong = []
@@ -239,7 +239,7 @@ def faults(found: Found, least: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The key, an empty folder, and a limit to what the process may take in the meantime."""
+    """Set the key and an empty folder, and check that the process stays within its memory."""
     for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
         monkeypatch.setenv(name, KEY)
     monkeypatch.chdir(tmp_path)
@@ -250,7 +250,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 
 def _peak(reset: bool = False) -> int:
-    """The most bytes that this process has had in memory, since it was reset."""
+    """Return the peak memory of this process in bytes since the last reset."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs the figures of Linux on memory")
     if reset:
@@ -270,7 +270,7 @@ COMPLETION = {
 }
 MAZE = ["maze_fo", "--env", "max_steps=1"]
 REQUESTS = 4
-"""Of two episodes of it."""
+"""The requests of two episodes of the maze."""
 
 
 @AT_EACH_SIZE
@@ -294,7 +294,7 @@ UP = [*ENCODER.encode("move up\n")]
 
 
 def tokens(body: dict[str, Any]) -> dict[str, Any]:
-    """What a vLLM server answers to a request for ids."""
+    """Return the answer of a vLLM server to a request for ids."""
     ids = [*body["allowed_token_ids"]] if "allowed_token_ids" in body else UP
     choice = {
         "index": 0,
@@ -308,7 +308,7 @@ def tokens(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def asked(handler: Any) -> dict[str, Any]:
-    """What a vLLM server that behaves would answer."""
+    """Return the answer of a vLLM server that behaves."""
     if handler.path.endswith("/models"):
         return MODELS
     return {"results": [None], "success": True} if "prompt" not in handler.body else tokens(handler.body)
@@ -319,13 +319,13 @@ def well_behaved(handler: Any) -> None:
 
 
 def hostile_tokens(seed: str) -> Send:
-    """A hostile reply to whatever is asked."""
+    """Return a hostile reply to any request."""
     return lambda handler: hostile_reply(asked(handler), Random(seed))(handler)
 
 
 @AT_EACH_SIZE
 def test_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluations: int) -> None:
-    """One of five servers is hostile from the first request on, one to a request to read new weights."""
+    """One of five servers is hostile from its first or second request on, another to a request to read new weights."""
     wrong = []
     with Unheard() as server:
         policy = f"vllm:{server.url}#tiny"
@@ -344,7 +344,7 @@ def test_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluations: i
 
 
 def reloaded(url: str) -> list[str]:
-    """What is wrong with what comes of new weights at a hostile server."""
+    """Return what is wrong with the outcome of new weights at a hostile server."""
     began = time.monotonic()
     reloader = WeightReloader(url, TIMEOUT)
     try:
@@ -403,20 +403,20 @@ async def farewell(connection: Any) -> None:
 
 
 async def unwanted(connection: Any) -> None:
-    """More messages than were asked for."""
+    """Send more messages than were asked for."""
     with suppress(Exception):
         for _ in range(50):
             await connection.send("[]")
 
 
 async def inflated(connection: Any) -> None:
-    """Much, in a short frame."""
+    """Send a long message in a short frame."""
     with suppress(Exception):
         await connection.send(" " * (16 << 20))
 
 
 async def fragments(connection: Any) -> None:
-    """Parts of a message that has no end."""
+    """Send parts of a message that has no end."""
 
     async def parts() -> Any:
         while True:

@@ -51,7 +51,7 @@ WORDS = (
 
 
 class Outcome(NamedTuple):
-    """What the server did with one request."""
+    """The reaction of the server to one request."""
 
     way: str
     what: Literal["answered", "refused", "fault"]
@@ -99,7 +99,7 @@ def try_requests(url: str, count: int, rng: Random) -> Iterator[Outcome]:
 
 
 def is_unharmed(url: str) -> bool:
-    """Whether the server plays like `lmrl.make`, and all of its sessions are free."""
+    """Return whether the server plays like `lmrl.make`, and all of its sessions are free."""
     policy = make_policy(TASK, "random")
     starts = [Start(seed) for seed in range(3)]
     here = in_order(rollout(policy, partial(lmrl.make, TASK), starts, task=TASK))
@@ -116,7 +116,7 @@ def is_unharmed(url: str) -> bool:
 
 
 def messages(url: str, rng: Random) -> Iterator[Outcome]:
-    """Send the messages of a session, some of them right."""
+    """Send the messages of a session, some of them correct."""
     address = f"ws{url.removeprefix('http')}/ws"
     with connect(address, open_timeout=PATIENCE, close_timeout=1) as connection:
         for _ in range(BATCH):
@@ -230,14 +230,14 @@ UPGRADE = (
 
 
 def broken_frames(url: str, rng: Random) -> Iterator[Outcome]:
-    """Open a WebSocket and send what is no frame, or a part of one."""
+    """Open a WebSocket and send bytes that are no frame, or a part of one."""
     upgrade = UPGRADE.format(urlsplit(url).netloc).encode()
     head = bytes([rng.randrange(256), rng.choice((0, 5, 126, 127, 128, 133, 254, 255))])
     yield send_bytes(url, "frames", upgrade, head + rng.randbytes(rng.randrange(80)))
 
 
 def broken_http(url: str, rng: Random) -> Iterator[Outcome]:
-    """Send what is no HTTP, or not all of it."""
+    """Send bytes that are no HTTP, or not all of it."""
     upgrade = UPGRADE.format(urlsplit(url).netloc).encode()
     kind = rng.randrange(4)
     if kind == 0:

@@ -13,12 +13,12 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 @contextmanager
 def opened(**settings: Any) -> Iterator[Any]:
-    """An empty tab (a ``playwright.sync_api.Page``); the test is skipped where there is no Chromium.
+    """Yield an empty tab (a ``playwright.sync_api.Page``); skip the test if there is no Chromium.
 
-    What the page throws, logs as an error, or asks of another machine fails the test.
+    The test fails if the page throws, logs an error, or requests something from another machine.
 
     Args:
-        settings: of the browser's context, such as ``viewport`` and ``color_scheme``.
+        settings: settings of the browser's context, such as ``viewport`` and ``color_scheme``.
     """
     if BROWSER is None:
         pytest.skip("no Chromium is installed")
@@ -37,7 +37,7 @@ def opened(**settings: Any) -> Iterator[Any]:
 
 
 def in_browser(page: Path, script: str) -> Any:
-    """What the body of an async function returns in a page from a file, which everyone must be able to read."""
+    """Run the body of an async function in a page from a file, which must be accessible, and return its result."""
     with opened() as tab:
         tab.goto(page.as_uri())
         assert accessibility_faults(tab) == []
@@ -45,13 +45,13 @@ def in_browser(page: Path, script: str) -> Any:
 
 
 def run_script(tab: Any, script: str) -> Any:
-    """What the body of an async function returns; it has ``text(id)``."""
+    """Run the body of an async function, which can call ``text(id)``, and return its result."""
     text = "const text = (id) => document.getElementById(id).textContent;"
     return tab.evaluate(f"async () => {{ {text} {script} }}")
 
 
 def accessibility_faults(tab: Any) -> list[str]:
-    """What axe has against the page as it now is: by the rules of WCAG 2.1 A and AA and axe's best practice."""
+    """Return the faults that axe finds in the page as it now is, by WCAG 2.1 A and AA and axe's best practice."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
     found = axe.run(tab, options={"runOnly": rules}).response["violations"]
@@ -59,7 +59,7 @@ def accessibility_faults(tab: Any) -> list[str]:
 
 
 def _is_error(message: Any) -> bool:
-    """Not that a server refused something: that is the business of the test."""
+    """Return whether a message is an error. The test itself checks what a server refuses, so that does not count."""
     return message.type == "error" and not message.text.startswith("Failed to load resource")
 
 

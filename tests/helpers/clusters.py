@@ -1,4 +1,4 @@
-"""What processes of a cluster do in tests: made there, so it is found by its name."""
+"""Functions that the processes of a cluster call in tests. A process makes them itself, so it finds them by name."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from lmrl.errors import UserError
 
 
 def squares() -> Callable[[int], tuple[int, int, int]]:
-    """Squares, with the process that reckoned them and how many it had done before; the first take longest."""
+    """Return a function that gives a square, its process and how many it has done; the square of 0 takes longest."""
     done = list[int]()
 
     def square(number: int) -> tuple[int, int, int]:
@@ -24,7 +24,7 @@ def squares() -> Callable[[int], tuple[int, int, int]]:
 
 
 def surroundings() -> Callable[[str], Any]:
-    """What a process of a cluster sees."""
+    """Return a function that tells what a process of a cluster sees."""
 
     def look(name: str, *common: Any) -> Any:
         if name == "common":
@@ -37,12 +37,12 @@ def surroundings() -> Callable[[str], Any]:
 
 
 def refusing() -> Callable[[int], int]:
-    """Cannot be made."""
+    """Raise an error, as for a policy that cannot be made."""
     raise UserError("there is no such policy")
 
 
 class Dying:
-    """Dies at the number 3, as often as its folder has a file for it."""
+    """Makes a function whose process dies at the number 3, once for each file in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

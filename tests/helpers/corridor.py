@@ -17,7 +17,7 @@ _MOVES = {"L": -1, "R": 1}
 
 
 class Corridor(TextEnv):
-    """Squares 0 to 2 and the goal beside them. A move costs 1, the one that reaches the goal nothing."""
+    """A corridor of squares 0 to 2 and the goal. A move costs 1, but the one that reaches the goal costs nothing."""
 
     reset_options: ClassVar[tuple[str, ...]] = ("square",)
 
@@ -45,7 +45,7 @@ class Corridor(TextEnv):
 
 @contextmanager
 def corridor_task() -> Iterator[None]:
-    """Inside, ``corridor`` is the name of a task: one letter at a time, read and said, evaluated from each square."""
+    """Register the task ``corridor`` in the context: it reads and says single letters, evaluated from each square."""
     row = Task(
         name="corridor",
         description="Walk to the right.",

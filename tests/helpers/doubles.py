@@ -33,7 +33,7 @@ MARKOV = Window(texts=1)
 
 
 def episode(*texts: str, rewards: Sequence[float], terminated: bool, truncated: bool | None = None) -> Episode:
-    """Texts alternate, an observation first; a missing last observation counts as ``$``."""
+    """Return an episode of alternating texts, an observation first; a missing last observation counts as ``$``."""
     spoken = list(texts) if len(texts) % 2 else [*texts, "$"]
     cut = not terminated if truncated is None else truncated
     return Episode("toy", tuple(spoken[::2]), tuple(spoken[1::2]), tuple(map(float, rewards)), terminated, cut)
@@ -44,7 +44,7 @@ def cut(episodes: Sequence[Episode], window: Window = MARKOV) -> list[Segment]:
 
 
 def prefixes(batch: TokenBatch) -> list[str]:
-    """What has been read in each of the S states, found by the mask alone."""
+    """Return the text that has been read in each of the S states, found by the mask alone."""
     found = []
     for row, col in zip(batch.row.tolist(), batch.col.tolist(), strict=True):
         seen = torch.arange(batch.input_ids.shape[1]) <= col if batch.mask is None else batch.mask[row, 0, col]
@@ -53,7 +53,7 @@ def prefixes(batch: TokenBatch) -> list[str]:
 
 
 class Tables:
-    """Values of states by what has been read, in place of a network. Where V is to reach a maximum, start below it."""
+    """Values of states by the text read so far, in place of a network. If V must reach a maximum, start below it."""
 
     def __init__(self, batch: TokenBatch, heads: int = 2, start: float = 0.0) -> None:
         self.batch = batch
@@ -67,12 +67,12 @@ class Tables:
         return gather_token_scores(head[self.state], self.batch.state, self.batch.token)
 
     def values(self) -> tuple[Tensor, Tensor]:
-        """V of the states, and of the states in which the policy speaks next, (N,) each."""
+        """Return V of the states, and of the states in which the policy speaks next, (N,) each."""
         value = self.v[self.state]
         return value[self.batch.state], value[self.batch.next]
 
     def fit(self, loss: Callable[["Tables"], Tensor], steps: int = 400, rate: float = 1.0) -> None:
-        """Gradient descent with a step that suits a mean over N tokens, of which each entry sees its share."""
+        """Run gradient descent with a step that suits a mean over N tokens, of which each entry sees its share."""
         count = torch.zeros_like(self.v).index_add_(0, self.state[self.batch.state], torch.ones(self.batch.n_tokens))
         pairs = torch.zeros(len(self.v), VOCABULARY)
         pairs.index_put_(
@@ -94,7 +94,7 @@ class Tables:
 
 
 def corridor(actions: tuple[str, str] = ("L", "R")) -> list[Episode]:
-    """States 0, 1, 2 and the goal 3; all 2**3 action strings from every start, -1 a step, 0 at the goal."""
+    """Return all 2**3 action strings from the states 0, 1 and 2, with the goal 3; -1 a step, 0 at the goal."""
     episodes = []
     for start, choices in product((0, 1, 2), product(range(2), repeat=3)):
         here = start

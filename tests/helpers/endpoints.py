@@ -1,4 +1,4 @@
-"""A chat endpoint on this machine that misbehaves as it is told."""
+"""A chat endpoint on this machine that misbehaves as the test demands."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Unruly(ThreadingHTTPServer):
-    """Plays a list of faults, one per request, and after that answers with the last message, told backwards."""
+    """A server that makes a list of faults, one per request, and then answers with the last message reversed."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def reply(status: int, body: str, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    """A fault or an answer: anything that HTTP can say."""
+    """Return a function that sends a fault or an answer: anything that HTTP can say."""
 
     def send(handler: BaseHTTPRequestHandler) -> None:
         data = body.encode()
@@ -84,7 +84,7 @@ def reply(status: int, body: str, **headers: str) -> Callable[[BaseHTTPRequestHa
 
 
 def completion(content: Any, finish_reason: Any = "stop") -> Callable[[BaseHTTPRequestHandler], None]:
-    """What a well-behaved endpoint sends."""
+    """Return a function that sends the answer of a well-behaved endpoint."""
 
     def send(handler: Any) -> None:
         message = {"role": "assistant", "content": content}
@@ -102,7 +102,7 @@ def completion(content: Any, finish_reason: Any = "stop") -> Callable[[BaseHTTPR
 
 
 def hang(seconds: float) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Says nothing for a while, and then hangs up."""
+    """Return a function that sends nothing for a while, and then hangs up."""
 
     def send(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(seconds)
@@ -112,7 +112,7 @@ def hang(seconds: float) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def late(seconds: float, content: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Well-behaved, but slow."""
+    """Return a function that sends a good answer, but slowly."""
 
     def send(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(seconds)
@@ -122,7 +122,7 @@ def late(seconds: float, content: str) -> Callable[[BaseHTTPRequestHandler], Non
 
 
 def trickle(data: bytes, every: float, stop: Event) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Sends a byte now and then, so that no time between two bytes is long: 500 of them, or until it is hung up."""
+    """Return a function that sends bytes one by one, at short intervals: 500, or until the client hangs up."""
 
     def send(handler: BaseHTTPRequestHandler) -> None:
         handler.close_connection = True

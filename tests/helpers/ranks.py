@@ -1,4 +1,4 @@
-"""Tests on several processes, each under a time limit of its own: a deadlock fails."""
+"""Tests on several processes, each under a time limit of its own, so that a deadlock fails."""
 
 import faulthandler
 import multiprocessing
@@ -26,10 +26,10 @@ def strategy(name: str, world: int = 2, **settings: Any) -> Strategy | str:
 
 
 def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds: float = 300.0) -> list[Any]:
-    """What a function returns on each of so many processes, which talk by gloo.
+    """Run a function on each of `world` processes, which talk by gloo, and return the results.
 
     Raises:
-        AssertionError: one of them failed (with its traceback), or they were not done in time.
+        AssertionError: a process failed (with its traceback), or they were not done in time.
     """
     port = _free_port()
     # Forks of a process without threads: a lock that a thread of this one holds would never be let go in its fork.
@@ -44,7 +44,7 @@ def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds:
         for process in processes:
             process.start()
         end = time.monotonic() + seconds
-        # One that failed leaves the others waiting.
+        # A process that failed leaves the others waiting.
         while (
             time.monotonic() < end and any(p.is_alive() for p in processes) and not any(p.exitcode for p in processes)
         ):

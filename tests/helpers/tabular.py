@@ -1,4 +1,4 @@
-"""Algorithms with tables in place of their networks: what is read in a state is the state, by the text read so far."""
+"""Algorithms with tables in place of their networks; the text that has been read so far is the state."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ class States:
         self.names = sorted(set(prefixes(batch)))
 
     def __call__(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
-        """In place of `LanguageModule.hidden_states`."""
+        """Return the vectors, in place of `LanguageModule.hidden_states`."""
         places = torch.tensor([self.names.index(name) for name in prefixes(batch)])
         return nn.functional.one_hot(places, len(self.names)).float()
 
 
 def expectile(values: Sequence[float], share: float) -> float:
-    """Where ``share`` times the excess above equals ``1 - share`` times the lack below, by bisection."""
+    """Find where ``share`` times the excess above equals ``1 - share`` times the lack below, by bisection."""
     low = min(values)
     high = max(values)
     for _ in range(100):
@@ -58,12 +58,12 @@ def tabular(module: M, batch: TokenBatch, start: float = 0.0) -> M:
 
 
 def entry(module: ActorCritic, head: nn.Module, name: str) -> float:
-    """What a table says where a text has been read."""
+    """Return the value in a table for the text that has been read."""
     return float(head.weight.detach()[0, module.hidden_states.names.index(name)])  # type: ignore[attr-defined, operator]
 
 
 def fit_critic(module: ActorCritic, batch: TokenBatch, steps: int = 200) -> None:
-    """Gradient descent with a step that suits a mean over N tokens, of which each entry sees its share."""
+    """Run gradient descent with a step that suits a mean over N tokens, of which each entry sees its share."""
     heads = [*module.critic.q_heads, module.critic.v_head]
     for _ in range(steps):
         gradients = torch.autograd.grad(module.losses(batch).loss, [head.weight for head in heads])  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def fit_critic(module: ActorCritic, batch: TokenBatch, steps: int = 200) -> None
 
 
 def _visits(module: ActorCritic, batch: TokenBatch, head: nn.Module) -> Tensor:
-    """How often a table's entries are asked for: V of ArCHer where turns begin, Q where they end, V of AWR always."""
+    """Count how often a table's entries are used: V of ArCHer where turns begin, Q where they end, V of AWR always."""
     assert batch.turn_end is not None
     begins = torch.cat([torch.tensor([True]), batch.turn_end[:-1]])
     if head is not module.critic.v_head:
@@ -103,7 +103,7 @@ def fit_actor(module: ActorCritic, batch: TokenBatch, steps: int = 300) -> None:
 
 
 def probability(module: ActorCritic, before: str, action: str) -> float:
-    """Of a whole action, under the table of logits."""
+    """Return the probability of a whole action under the table of logits."""
     found = 1.0
     weight = module.model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
     for index, letter in enumerate(action):

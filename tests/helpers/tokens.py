@@ -1,6 +1,6 @@
-"""A server on this machine that speaks vLLM's protocol of token ids, has faults as it is told, and can be killed.
+"""A server on this machine that speaks vLLM's protocol of token ids, makes faults on demand, and can be killed.
 
-It has the development endpoints by which a server reads new weights, too.
+It also has the development endpoints by which a server reads new weights.
 """
 
 import json
@@ -16,16 +16,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 Said = tuple[list[int], list[float]]
 Say = Callable[[dict[str, Any]], Said]
-"""A request to ids and log-probabilities."""
+"""A function from a request to ids and log-probabilities."""
 
 
 class TokenServer:
     """Serves one model, ``tiny``.
 
     Args:
-        say: what it answers.
-        faults: one per request from the first on: what is changed in the answer; None: it hangs up.
-        seconds: that each answer takes.
+        say: gives the answers.
+        faults: one per request from the first on: the changes to the answer; None: the server hangs up.
+        seconds: the time that each answer takes.
         positions: ``max_model_len``.
         admin: by path, one after the other: the status and answer of a development endpoint in place of its own.
     """
@@ -60,7 +60,7 @@ class TokenServer:
         return [body for body in self.bodies if "allowed_token_ids" not in body]
 
     def administer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """What a development endpoint does, and answers."""
+        """Do what a development endpoint does, and return its status and answer."""
         self.asked.append(path)
         if self.admin.get(path):
             return self.admin[path].pop(0)
@@ -71,7 +71,7 @@ class TokenServer:
             return 200, {"results": [None]}
         if path == "/v1/load_lora_adapter":
             assert body["lora_name"] not in self.adapters
-            # A folder of adapters names the model under them.
+            # A folder of adapters names its base model.
             self.adapters[body["lora_name"]] = sampling(AutoModelForCausalLM.from_pretrained(body["lora_path"]).eval())
         if path == "/v1/unload_lora_adapter":
             del self.adapters[body["lora_name"]]
@@ -85,7 +85,7 @@ class TokenServer:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def kill(self) -> None:
-        """Nobody is answered any more, who is waiting neither."""
+        """Stop the server; requests that are waiting get no answer either."""
         server = self._server
         self._server = None
         if server is not None:
@@ -176,7 +176,7 @@ def _answer(body: dict[str, Any], ids: list[int], logprobs: list[float]) -> dict
 
 
 def saying(*actions: Sequence[int]) -> Say:
-    """The same ids in turn, as the seed of a request has it."""
+    """Return a function that answers with one of the actions, which the seed of a request chooses."""
 
     def say(body: dict[str, Any]) -> Said:
         if "allowed_token_ids" in body:
@@ -188,7 +188,7 @@ def saying(*actions: Sequence[int]) -> Say:
 
 
 def sampling(model: PreTrainedModel) -> Say:
-    """What a model says, read anew for every token: the distribution is made here by hand."""
+    """Return a function that samples from a model without a cache; the distribution is made here by hand."""
 
     def say(body: dict[str, Any]) -> Said:
         generator = torch.Generator().manual_seed(body["seed"])

@@ -16,7 +16,7 @@ _PATIENCE = 300.0  # seconds in which a server has to come up
 
 
 def python() -> str:
-    """The interpreter that has vLLM; skips where none is named, or the CPU cannot run it."""
+    """Return the interpreter that has vLLM; skip the test if none is named, or the CPU cannot run it."""
     found = os.environ.get("LMRL_VLLM", "")
     if not found:
         pytest.skip("vLLM has an environment of its own: `make vllm` makes it and runs this test")
@@ -27,7 +27,7 @@ def python() -> str:
 
 
 class VLLMServer:
-    """Serves a folder as ``tiny``, started anew on the same port after a `kill`."""
+    """A server of a folder as ``tiny``, which can start again on the same port after a `kill`."""
 
     def __init__(self, folder: Path, log: Path, *options: str) -> None:
         with socket.socket() as free:
@@ -36,7 +36,7 @@ class VLLMServer:
         self._log = log
         module = [python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
         where = ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self._port)]
-        # On a CPU, vLLM 0.32 dies of a request with a seed whose prompt is read in two parts.
+        # On a CPU, vLLM 0.32 crashes on a request with a seed whose prompt is read in two parts.
         how = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "64", "--no-enable-chunked-prefill"]
         self._command = [*module, *where, *how, "--logprobs-mode", "processed_logprobs", *options]
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,13 +52,13 @@ class VLLMServer:
         own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"  # and new adapters
         given = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
         with self._log.open("ab") as log:
-            # A group of its own: the engine is a process beside the one that listens.
+            # The server has a process group of its own, since its engine is another process than the one that listens.
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env={**given, **own}, start_new_session=True
             )
 
     def wait(self) -> "VLLMServer":
-        """Until it answers."""
+        """Wait until the server answers."""
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
             with suppress(OSError), urlopen(f"{self.url}/health", timeout=5):
@@ -69,7 +69,7 @@ class VLLMServer:
         raise AssertionError(f"no server within {_PATIENCE:g} s: {self._log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        """As the kernel would."""
+        """Kill the server and its engine, as the kernel would."""
         process = self._process
         self._process = None
         if process is not None:
@@ -78,7 +78,7 @@ class VLLMServer:
             process.wait()
 
     def metric(self, name: str) -> float:
-        """The sum of a counter."""
+        """Return the sum of a counter."""
         with urlopen(f"{self.url}/metrics", timeout=10) as page:
             lines = page.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))

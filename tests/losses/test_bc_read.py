@@ -1,4 +1,4 @@
-"""Predicting what is read: counted once, apart from the actions, and not at all unless asked for."""
+"""Tests of predicting observations: they count once, apart from the actions, and only if that is asked for."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_answers_weigh_as_often_as_they_were_given() -> None:
 
 
 def test_windows_that_overlap_read_each_observation_once() -> None:
-    """Of a window of three texts only the newest observation is new, and what was said before is no observation."""
+    """In a window of three texts only the newest observation is new, and earlier actions are no observations."""
     long = [episode("ab", "x\n", "cd", "y\n", "ef", "z\n", "gh", "w\n", rewards=[0] * 4, terminated=True)]
     parts = cut(long, Window(texts=3))
     assert [part.new_col for part in parts] == [0, 4, 4]

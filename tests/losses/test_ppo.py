@@ -55,7 +55,7 @@ def test_three_steps_by_hand() -> None:
 
 
 def test_a_chain_is_its_pieces_put_together() -> None:
-    """3 + 4 tokens, the second piece's first state being the first one's end, with the tail handed on."""
+    """The chain has 3 + 4 tokens: the second piece's first state is the end of the first, and its tail is passed on."""
     rng = np.random.default_rng(0)
     rewards = rng.normal(size=7)
     values = rng.normal(size=7)
@@ -122,7 +122,7 @@ def test_the_controller() -> None:
 
 
 def loss_of(ratio: float, advantage: float) -> tuple[float, float]:
-    """The policy loss of one token and its derivative by the ratio."""
+    """Return the policy loss of one token and its derivative by the log of the ratio."""
     rho = torch.tensor([ratio], requires_grad=True)
     old = Experience(torch.zeros(1), torch.zeros(1), torch.tensor([advantage]), torch.zeros(1))
     now = TokenLogprobs(rho.log(), torch.zeros(1))
@@ -171,7 +171,7 @@ def test_the_first_step_is_the_policy_gradient() -> None:
     (expected,) = torch.autograd.grad(-(advantage * now.logprob).mean(), logits)
     torch.testing.assert_close(ours, expected)
     assert not ours[2].any()  # nothing was said there
-    assert not ours[:, 5].any()  # and this is never said
+    assert not ours[:, 5].any()  # and token 5 is never said
 
 
 def test_terms_add_up() -> None:
@@ -187,7 +187,7 @@ def test_terms_add_up() -> None:
 
 
 def test_shares_of_clipped_tokens_by_the_sign_of_their_advantage() -> None:
-    """Ratios of .7, .7, 1.5 and 1 beside advantages of both signs: a ratio is clipped where it would pay to go on."""
+    """Ratios of .7, .7, 1.5 and 1 with advantages of both signs: a ratio is clipped where moving on would pay."""
     logits, state, token, invalid = problem()
     now = token_logprobs(logits, state, token, invalid)
     old = now.logprob.detach() - torch.tensor([0.7, 0.7, 1.5, 1.0]).log()
@@ -243,14 +243,14 @@ def test_with_turns_as_steps_v_is_that_of_where_an_action_begins() -> None:
     ],
 )
 def test_weights_of_tokens(mode: str, expected: list[float]) -> None:
-    """Two episodes: one of an action of two tokens and one of one, one of an action of one."""
+    """Two episodes: the first has actions of two tokens and of one, the second has an action of one token."""
     assert loss_weights([[2, 1], [1]], mode).tolist() == pytest.approx(expected)
     assert loss_weights([], mode).tolist() == []
 
 
 @pytest.mark.parametrize("kind", ["k2", "k3"])
 def test_the_gradient_of_the_kl_penalty_is_that_of_the_kl(kind: str) -> None:
-    """Of k2 everywhere; of k3 near the reference."""
+    """The gradient of k2 is that of the KL everywhere, the gradient of k3 near the reference."""
     theta = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
     ref = theta.detach() + (torch.tensor([0.5, -0.4, 0.2]) if kind == "k2" else torch.tensor([1e-3, -2e-3, 1e-3]))
     logprob = theta.log_softmax(-1)

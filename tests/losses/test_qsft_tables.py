@@ -29,13 +29,13 @@ INVALID = torch.arange(VOCABULARY) < VOCABULARY // 2
 K = int((~INVALID).sum())
 
 Q = Mapping[tuple[str, str], float]
-"""By what has been read and the token that is said next."""
+"""Values by the text that has been read and the token that is said next."""
 
 
 def dynamic_programming(
     episodes: Sequence[Episode], low: float, high: float, words: float = K, gamma: float = GAMMA
 ) -> Q:
-    """Scaled Q of every token of the data, each as often as it is there; ``words`` without end leaves the spread out.
+    """Return the scaled Q of every token, each as often as the data have it; infinite ``words`` leave the spread out.
 
     A token (s, a) leads to what follows it: the mean target over its occurrences is W(s, a). With n(s, a) occurrences
     among n(s), p gets ``n(s, a) W(s, a)`` from itself and ``n(s, b) (1 - W(s, b)) / (K - 1)`` from every other b.
@@ -81,7 +81,7 @@ class Learned:
         self.names = prefixes(self.batch)
         counts = torch.zeros(len(self.names), VOCABULARY)
         counts.index_put_((self.batch.state, self.batch.token), torch.ones(self.batch.n_tokens), accumulate=True)
-        # Rows that are read at the end of a truncated episode alone are those of the same text elsewhere.
+        # States at the end of truncated episodes alone share the row of the same text elsewhere.
         same = torch.tensor([[float(a == b) for b in self.names] for a in self.names])
         self.share = same @ counts
         self.base = self.share.clamp(min=1e-6).log().masked_fill(INVALID, -torch.inf)
@@ -100,7 +100,7 @@ class Learned:
         ).loss
 
     def fit(self, low: float, high: float, gamma: float = GAMMA, backups: int = 60) -> "Learned":
-        """Each backup finds the minimiser for a target copy that stands still: the cross-entropy is convex."""
+        """Fit by backups; each finds the minimiser for a fixed target copy, since the cross-entropy is convex."""
         for _ in range(backups):
             target = self.logits.detach()[self.first]
             optimizer = torch.optim.LBFGS([self.logits], max_iter=60, line_search_fn="strong_wolfe")
@@ -150,7 +150,7 @@ def test_ratios_are_the_fixed_point(data: list[Episode], low: float, high: float
 
 @pytest.mark.parametrize("data", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
 def test_the_spread_lifts_values_by_what_the_page_says(data: list[Episode]) -> None:
-    """At most by ``sum over b of pi(b) (1 - W(b)) / ((K - 1) pi(a))`` at each of the tokens that lie ahead."""
+    """They rise at most by ``sum over b of pi(b) (1 - W(b)) / ((K - 1) pi(a))`` at each of the tokens ahead."""
     exact, lifted = (dynamic_programming(data, -6.0, 3.0, words) for words in (float("inf"), K))
     learned = Learned(data)
     rarest = float((learned.share / learned.share.sum(-1, keepdim=True).clamp(min=1.0))[learned.share > 0].min())
@@ -226,7 +226,7 @@ def test_ratios_of_the_support_alone() -> None:
 
 @pytest.mark.parametrize("cap", [None, 10.0])
 def test_factors_give_what_the_table_gives(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
-    """Of large vocabularies no table is made; the best ratio takes some states at a time."""
+    """No table is made for large vocabularies; the best ratio takes some states at a time."""
     g = torch.Generator().manual_seed(0)
     hidden, weight, bias = (torch.randn(shape, generator=g) for shape in ((6, 5), (VOCABULARY, 5), (VOCABULARY,)))
     state = torch.tensor([0, 5, 3, 3])

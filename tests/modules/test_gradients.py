@@ -1,4 +1,4 @@
-"""A step does not depend on how its batch is cut, nor do copies learn."""
+"""A step does not depend on how its batch is cut, and copies do not learn."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,21 +24,21 @@ TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
 
 
 class Plain(BC):
-    """Plain gradient descent, so that the size of the gradient shows in the weights."""
+    """BC with plain gradient descent, so that the size of the gradient shows in the weights."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:  # type: ignore[override]
         return torch.optim.SGD(self.parameters(), lr=1.0)
 
 
 def examples() -> list[Segment]:
-    """32 segments with one to nine action tokens each."""
+    """Return 32 segments with one to nine action tokens each."""
     return cut(
         [episode("s", "abcdefghi"[: 1 + i % 9], rewards=[i], terminated=i % 2 == 0) for i in range(32)], Window()
     )
 
 
 def loader(size: int, batches: int = 1) -> DataLoader[TokenBatch]:
-    """Micro-batches of which so many are expected to make a step."""
+    """Return micro-batches, of which `batches` are expected to make a step."""
     expected = (sum(len(part.col) for part in examples()) / batches, 1.0)
     together = partial(collate, pad=0, expected=expected)
     return DataLoader(examples(), batch_size=size, collate_fn=together)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_value_targets_come_from_the_target_trunk() -> None:
 
 
 def test_the_module_reads_each_value_where_it_belongs() -> None:
-    """The TD error of Q over segments that are read one by one."""
+    """The TD error of Q is that of segments that are read one by one."""
     module = make_ilql(gamma=0.9)
     parts = cut(
         [
@@ -212,7 +212,7 @@ def test_the_module_reads_each_value_where_it_belongs() -> None:
 def test_a_large_vocabulary_gives_the_same_loss_and_gradients(
     kind: type[LanguageModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scored in pieces instead of as a table."""
+    """A large vocabulary is scored in pieces instead of as a table."""
     torch.manual_seed(0)
     module = make_ilql() if kind is ILQL else kind(architecture=TINY)
     batch = collate(examples(), observations=kind is BC)

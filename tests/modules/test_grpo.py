@@ -56,7 +56,7 @@ def test_the_first_ratios_are_one_and_a_stopped_run_goes_on(
 
 
 def test_spread_of_the_groups_under_the_names_of_trl(bc_run: str, tmp_path: Path) -> None:
-    """Of three groups one earns .1 three times, which is not its mean to the last bit, and two differ."""
+    """One of three groups earns .1 three times, whose mean is not .1 to the last bit; returns differ in the others."""
     module = GRPO(pretrained=bc_run)
     returns = ((0.1, 0.1, 0.1), (1.0, 0.0), (2.0, 6.0))
     episodes = [

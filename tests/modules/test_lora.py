@@ -51,7 +51,7 @@ pytestmark = [
 
 
 def train(module: LanguageModule, data_path: Path, root: Path, steps: int = 3, **more: Any) -> LanguageModule:
-    """A run of a few steps on recorded mazes."""
+    """Train for a few steps on recorded mazes."""
     data = MazeDataModule("maze_fo", path=str(data_path), batch_size=32)
     trainer(root, steps, [KeepLast()]).fit(module, data, **more)
     return module
@@ -59,7 +59,7 @@ def train(module: LanguageModule, data_path: Path, root: Path, steps: int = 3, *
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory, bc_run: str, data_path: Path) -> Path:
-    """BC by adapters on the BC run."""
+    """A run of BC with adapters that starts from the BC run."""
     root = tmp_path_factory.mktemp("tuned") / "bc"
     torch.manual_seed(1)
     train(BC(pretrained=bc_run, lora=LORA, lr=0.05), data_path, root)
@@ -75,7 +75,7 @@ def valued(tmp_path_factory: pytest.TempPathFactory, bc_run: str, data_path: Pat
 
 
 def memory(tensors: Iterable[Tensor]) -> int:
-    """Bytes of all distinct blocks of memory that hold the tensors."""
+    """Return the bytes of all distinct blocks of memory that hold the tensors."""
     blocks = [tensor.untyped_storage() for tensor in tensors]
     return sum({block.data_ptr(): block.nbytes() for block in blocks}.values())
 
@@ -88,7 +88,7 @@ def logits(model: PreTrainedModel) -> Tensor:
 
 @pytest.mark.parametrize("kind", [BC, MC, ILQL, PPO, GuidedPPO])
 def test_the_model_is_held_once(kind: type[LanguageModule], bc_run: str, valued: Path) -> None:
-    """All memory of parameters is one base, and what learns with its target networks and frozen copies."""
+    """The parameters need the memory of one base, and of what learns with its target networks and frozen copies."""
     module = kind(pretrained=str(valued) if kind is GuidedPPO else bc_run, lora=LORA)
     base = memory(build_lm(bc_run + "/last", {}, 1).parameters())
     own = ("lora_", "_head", "ref_model.1", "critic.")
@@ -204,7 +204,7 @@ def test_a_run_exports_adapters_for_peft_and_a_whole_model(tuned: Path, bc_run: 
 
 
 def test_values_on_adapters_play_and_go_on(valued: Path, tmp_path: Path) -> None:
-    """What is exported beside the policy holds adapters and heads, no second model."""
+    """An export of values holds adapters and heads, but no second model."""
     ilql = load_module(valued)
     assert main(["export", str(valued), "--to", str(tmp_path / "ilql")]) == 0
     for folder in (tmp_path / "ilql", valued / "last"):

@@ -1,4 +1,4 @@
-"""What an algorithm declares: what it wants in its batches; one of another package is known to every command."""
+"""Tests of new algorithms: they declare what their batches contain, and every command knows one of another package."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_reproduce_knows_it(place: Path) -> None:
     assert main(["reproduce", *words]) == 0
     scores = place / "runs" / "smoke" / "maze_fo" / "return_weighted_bc" / "evaluation" / "scores.json"
     assert json.loads(scores.read_text())["policy"] == "runs/smoke/maze_fo/return_weighted_bc"
-    told = (place / "report" / "report.md").read_text().replace("\\", "")  # which escapes Markdown
+    told = (place / "report" / "report.md").read_text().replace("\\", "")  # it escapes Markdown
     assert "return_weighted_bc" in told
 
 

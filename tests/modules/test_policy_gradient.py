@@ -1,7 +1,7 @@
-"""Gradients of rounds, expected over all rounds that can be, against the exact gradient of the return.
+"""Gradients of rounds, expected over all possible rounds, against the exact gradient of the return.
 
-Two turns with actions of one to three tokens, an environment that draws what it answers, episodes that end after one
-turn, terminated or truncated.
+Episodes have one or two turns with actions of one to three tokens. The environment draws its answers, and an episode
+that ends after one turn is terminated or truncated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ FIRST = {
     "yzx": [("q", 0.8, 0.5, ""), ("e", 0.2, 0.0, "truncated")],
     "yzz": [("e", 1.0, 1.0, "terminated")],
 }
-#: What the second action earns, by what was observed before it.
+#: The reward of the second action, by what was observed before it.
 SECOND = {
     "p": {"x": 0.0, "yx": 2.0, "yzx": -1.0, "yzz": 1.0},
     "q": {"x": 1.5, "yx": 0.0, "yzx": 3.0, "yzz": -2.0},
@@ -45,7 +45,7 @@ WINDOWS = [Window(), Window(texts=1)]
 
 
 def episodes() -> Iterator[tuple[Episode, float]]:
-    """All of them, and how likely the environment's part in each is."""
+    """Yield all episodes, and the probability of the environment's part in each."""
     for action in ACTIONS:
         for seen, chance, reward, end in FIRST[action]:
             if end:
@@ -57,7 +57,7 @@ def episodes() -> Iterator[tuple[Episode, float]]:
 
 
 class Table:
-    """Logits of what has been read, in place of a network."""
+    """A table of logits by what has been read, in place of a network."""
 
     def __init__(self, window: Window) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -82,7 +82,7 @@ class Table:
 
 
 def sampled(table: Table, window: Window) -> list[tuple[Episode, Tensor]]:
-    """All episodes as the policy would have noted them, and the probability of each, with its gradient."""
+    """Return all episodes as the policy would have noted them, and the probability of each, with its gradient."""
     found = []
     for one, chance in episodes():
         parts = list(segments(one, CHARS, window))
@@ -105,7 +105,7 @@ def discounted(rewards: Sequence[float], gamma: float) -> float:
 
 
 def of_the_return(table: Table, window: Window, gamma: float = 1.0) -> Tensor:
-    """The exact gradient of the expected discounted return."""
+    """Return the exact gradient of the expected discounted return."""
     found = sampled(table, window)
     assert sum(p.item() for _, p in found) == pytest.approx(1.0, abs=1e-5)
     return gradient(torch.stack([p * discounted(one.rewards, gamma) for one, p in found]).sum(), table)
@@ -114,7 +114,7 @@ def of_the_return(table: Table, window: Window, gamma: float = 1.0) -> Tensor:
 def of_a_round(
     module: GRPO | PPO, table: Table, window: Window, played: Sequence[Episode], term: str = "loss"
 ) -> Tensor:
-    """The gradient of the loss of a round of these episodes; they began alike."""
+    """Return the gradient of the loss of a round of these episodes, which began alike."""
     module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
     played = [replace(one, info={"group": 0}) for one in played]
     rollout = rollout_of(played, window)
@@ -130,7 +130,7 @@ def rollout_of(played: Sequence[Episode], window: Window) -> list[RolloutEpisode
 
 
 def expected(module: GRPO | PPO, table: Table, window: Window, size: int, term: str = "loss") -> Tensor:
-    """The gradient of the loss of a round of so many episodes, over all rounds."""
+    """Return the gradient of the loss of a round of `size` episodes, expected over all rounds."""
     total = torch.zeros_like(table.logits)
     for chosen in product(sampled(table, window), repeat=size):
         chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
@@ -182,7 +182,7 @@ def test_what_divides_by_lengths_is_biased(mode: str) -> None:
     window = WINDOWS[0]
     found = expected(make(GRPO, table, advantage="rloo", loss_agg_mode=mode), table, window, 2).flatten()
     exact = -of_the_return(table, window).flatten()
-    best = float(found @ exact / (exact @ exact))  # whatever it is multiplied with
+    best = float(found @ exact / (exact @ exact))  # up to a factor
     assert far(found, best * exact) > 1e-3
 
 
@@ -225,7 +225,7 @@ def test_gigpo_as_it_comes_also_climbs_the_chance_to_beat_another_turn_in_the_sa
     found = sampled(table, window)
 
     def earned(one: Episode) -> dict[str, float]:
-        """By the state of each turn (none comes twice) what came after it, discounted by GiGPO's 0.95."""
+        """Return the return from each turn on, by its state (none comes twice), discounted by GiGPO's 0.95."""
         texts = [text for turn in zip(one.observations, one.actions, strict=False) for text in turn]
         begin = 0 if anchor == "context" else -1
         states = ["".join(texts[: 2 * turn + 1][begin:]) for turn in range(len(one))]
@@ -266,7 +266,7 @@ WALKS = [
 
 
 def walks() -> list[Episode]:
-    """Episodes of one group, whose actions are all "x"."""
+    """Return episodes of one group, whose actions are all "x"."""
     found = []
     for observations, rewards, terminated in WALKS:
         texts = ["x"] * (2 * len(observations) - 1)
@@ -287,7 +287,7 @@ def turn_advantages(module: GRPO, played: Sequence[Episode], groups: Sequence[in
 
 
 def turns_of(played: Sequence[Episode], gamma: float) -> list[tuple[Sequence[str], float]]:
-    """Of each turn what was observed up to it, and the return from there on."""
+    """Return, for each turn, what was observed up to it and the return from there on."""
     found = []
     for one in played:
         for turn in range(len(one)):
@@ -343,7 +343,7 @@ def test_hgpo_compares_turns_by_ever_longer_histories(history: int, power: float
 
 
 def test_the_worked_example_of_hgpo() -> None:
-    """Returns of 3, 1 and 2 in the same state; the first two also share what was observed before it."""
+    """The returns in the same state are 3, 1 and 2; the first two also share what was observed before it."""
     played = [
         episode("a", "x", "o", "x", "e", rewards=[0.0, 3.0], terminated=True),
         episode("a", "x", "o", "x", "e", rewards=[0.0, 1.0], terminated=True),
@@ -378,7 +378,7 @@ def test_the_worked_example_of_gagpo() -> None:
 def by_brute_force(
     table: Table, window: Window, advantages: Callable[[Sequence[Episode]], Sequence[float]], size: int
 ) -> Tensor:
-    """The gradient of the mean over all rounds of ``advantage * log-probability``, turn by turn."""
+    """Return the gradient of the mean over all rounds of ``advantage * log-probability``, turn by turn."""
     total = torch.zeros_like(table.logits)
     for chosen in product(sampled(table, window), repeat=size):
         chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
@@ -414,9 +414,9 @@ def test_gradients_of_hgpo_and_gagpo_are_those_of_brute_force(kind: type[GRPO]) 
 def test_ppo_gives_the_gradient_of_the_return(
     level: str, mode: str, critic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With lambda 1 and any V; whitening, which scales by the round's own spread, left out.
+    """Lambda is 1 and V is arbitrary. Whitening, which scales by the round's own spread, is left out.
 
-    With a detached critic it is the gradient of the whole loss: nothing of V is in it.
+    With a detached critic it is the gradient of the whole loss, which V does not affect.
     """
     table = Table(WINDOWS[1])
     window = WINDOWS[1]
@@ -442,7 +442,7 @@ def test_ppo_gives_the_gradient_of_the_return(
     else:
         module._read_states = read_states  # type: ignore[method-assign]
         module.critic.residual = lambda hidden: hidden.squeeze(-1)  # type: ignore[method-assign]
-        module.critic.baseline.update([np.asarray([-3.0, 5.0])])  # of a round before; the same for all that follow
+        module.critic.baseline.update([np.asarray([-3.0, 5.0])])  # of an earlier round; it stays the same
         module.critic.baseline.update = lambda returns: None  # type: ignore[method-assign]
         module._trainer = SimpleNamespace()  # type: ignore[assignment]
         monkeypatch.setattr(module_of_ppo, "online_datamodule", lambda *_: SimpleNamespace(seed=0, round=0))
@@ -467,7 +467,7 @@ def test_rebn_whitens_what_is_to_come_over_all_turns() -> None:
 
 
 def test_a_baseline_by_turn_is_taken_off_what_is_to_come() -> None:
-    """The mean of each turn in the rounds before, so the first round has none; then the round is whitened."""
+    """The baseline is the mean of each turn in earlier rounds, so the first has none; then the round is whitened."""
     table = Table(WINDOWS[1])
     window = WINDOWS[1]
     module = make(GRPO, table, advantage="turn_baseline", gamma=1.0)
@@ -480,7 +480,7 @@ def test_a_baseline_by_turn_is_taken_off_what_is_to_come() -> None:
 
 
 def in_proportion(table: Table, window: Window) -> list[Episode]:
-    """A round of a policy that tosses coins in which each episode is as often as it is likely."""
+    """Return a round of a policy that tosses coins; each episode occurs in proportion to its probability."""
     with torch.no_grad():
         table.logits.zero_()
     counts = [(one, 640 * p.item()) for one, p in sampled(table, window)]
@@ -490,7 +490,7 @@ def in_proportion(table: Table, window: Window) -> list[Episode]:
 
 @pytest.mark.parametrize(("gamma", "window"), [(1.0, WINDOWS[0]), (0.5, WINDOWS[1])])
 def test_rebn_of_a_large_round_gives_the_gradient_of_the_return(gamma: float, window: Window) -> None:
-    """Over the deviation of what is to come; a later turn counts in full, not with its gamma."""
+    """It is divided by the deviation of the returns to come; a later turn counts in full, not with its gamma."""
     table = Table(window)
     played = in_proportion(table, window)
     to_come = [discounted(one.rewards[turn:], gamma) for one in played for turn in range(len(one))]
@@ -501,7 +501,7 @@ def test_rebn_of_a_large_round_gives_the_gradient_of_the_return(gamma: float, wi
 
 
 def test_rebn_of_a_small_round_is_biased() -> None:
-    """Its mean and its deviation are of the very turns that they are compared with."""
+    """Its mean and its deviation come from the same turns that are compared with them."""
     table = Table(WINDOWS[0])
     window = WINDOWS[0]
     found = expected(make(GRPO, table, advantage="rebn"), table, window, 2).flatten()

@@ -1,4 +1,4 @@
-"""PPO as a module: what it prepares, what it trains and what it leaves alone ."""
+"""PPO as a module: what it prepares, what it trains and what it leaves alone."""
 
 import csv
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
 from tests.helpers.online import ENV, fit, rounds, trainer
 
-# Six short games of an untrained model may well be equal.
+# Six short games of an untrained model are sometimes equal.
 pytestmark = pytest.mark.filterwarnings("ignore:round [0-9]+. ")
 
 
 def ppo(bc_run: str, **arguments: Any) -> PPO:
-    """PPO as published; `tests/modules/test_critic.py` has its own critic."""
+    """Return PPO as published; `tests/modules/test_critic.py` tests its own critic."""
     published = {"critic": "shared", "lambda_level": "token", "head_bias": -1.0}
     return PPO(**{"pretrained": bc_run, "lr": 1e-2, **published, **arguments})
 
 
 class Recording(OnlineDataModule):
-    """Remembers the rounds and the minibatches that were handed out."""
+    """A datamodule that records its rounds and its minibatches."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(task="maze_fo", **{"batch_size": 8, "env": ENV, **arguments})
@@ -53,7 +53,7 @@ class Recording(OnlineDataModule):
 
 
 class Noting:
-    """Keeps the rounds that another one collects."""
+    """A collector that keeps the rounds that another collector plays."""
 
     def __init__(self, collector: Collector, rounds: list[list[Episode]]) -> None:
         self.collector = collector
@@ -97,7 +97,7 @@ def test_what_was_sampled_is_what_is_trained(bc_run: str, tmp_path: Path) -> Non
 
 @torch.no_grad()
 def values_along(module: PPO, ids: np.ndarray[Any, Any]) -> Tensor:
-    """V after each token, by a plain forward pass."""
+    """Return V after each token, by a plain forward pass."""
     hidden = module.model(input_ids=torch.from_numpy(ids)[None].long(), output_hidden_states=True).hidden_states[-1]
     value: Tensor = module.v_head(hidden)[0, :, 0]
     return value
@@ -117,7 +117,7 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
     played = _play(module, name)
     assert None not in [one.final_value for one in played]
     played[0] = replace(played[0], terminated=True, truncated=False)
-    played[1] = replace(played[1], final_value=None)  # as of a policy that does not note it: it is read again
+    played[1] = replace(played[1], final_value=None)  # as for a policy that does not note it: it is read again
     parts = [list(segments(e, Encoder(module.tokenizer), Window(task(name).last_texts, 90))) for e in played]
     found = module.prepare_rollout(played, parts)
     advantages = []
@@ -140,7 +140,7 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
         advantages.append(columns["advantage"])
     pool = np.concatenate(expected)
     np.testing.assert_allclose(np.concatenate(advantages), (pool - pool.mean()) / pool.std(), atol=1e-3)
-    # What is logged is k3, the mean of pi_ref / pi - 1 - log(pi_ref / pi) over the action tokens of the round.
+    # The logged KL is k3, the mean of pi_ref / pi - 1 - log(pi_ref / pi) over the action tokens of the round.
     log_ratio = np.concatenate(log_ratios)
     kl = (np.exp(log_ratio) - 1.0 - log_ratio).mean()
     assert kl > 1e-4 and run.callback_metrics["ppo/kl"].item() == pytest.approx(kl, rel=1e-2)
@@ -248,7 +248,8 @@ def test_the_kl_penalty_coefficient_moves_and_is_saved(bc_run: str, tmp_path: Pa
     module = ppo(bc_run, kl_weight=0.1, kl_target=1e-4, kl_horizon=100)
     fit(module, rounds(), tmp_path, steps=12, callbacks=[KeepLast()])
     coefficients = logged(tmp_path, "ppo/kl_weight")
-    # Nothing has moved in the first round: 20 % of 6 / 100 down; then the KL is ten times its target: as much up.
+    # The policy has not moved in the first round, so the coefficient falls by 20 % of 6 / 100. Then the KL is ten times
+    # its target, so the coefficient rises as much.
     assert coefficients[:3] == pytest.approx([0.1, 0.1 * 0.988, 0.1 * 0.988 * 1.012])
     loaded = load_module(tmp_path / "last.ckpt")
     assert isinstance(loaded, PPO)
@@ -288,7 +289,7 @@ def test_recorded_batches_alone_are_no_rounds(bc_run: str, data_path: Path, tmp_
 def test_a_loss_that_is_no_number_stops_with_its_batch_saved(
     asynchronous: bool, steps: int, bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU it is seen one step later, or when the run ends."""
+    """On a GPU the run notices it one step later, or when it ends."""
     monkeypatch.setattr("lmrl.training.reporting._is_asynchronous", lambda device: asynchronous)
 
     class Broken(PPO):

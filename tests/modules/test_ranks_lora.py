@@ -1,4 +1,4 @@
-"""Adapters, and weights in half precision, in shards: what one process learns, in memory divided by their number."""
+"""Adapters and half-precision weights in shards: several processes learn what one does, and divide its memory."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -30,8 +30,8 @@ EXACT = 1e-5
 ROUNDED = 2e-3
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
-#: How, with which arguments, in which precision, and how near two processes come to one: gradients in bfloat16 depend
-#: on the order in which they are added up.
+#: The module and its arguments, the precision, and how near two processes come to one: gradients in bfloat16 depend on
+#: the order in which they are added up.
 CASES: dict[str, tuple[Callable[..., LanguageModule], str, float]] = {
     "bc": (partial(BC, lora=LORA), "32-true", EXACT),
     "ilql": (partial(ILQL, lora=LORA, polyak=0.5), "32-true", EXACT),
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Callable[..., LanguageModule], str, float]] = {
 
 
 class Looking(Callback):
-    """What a process holds in the end: bytes, and the kinds of numbers."""
+    """A callback that notes what a process holds in the end: the bytes, and the dtypes."""
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         named = pl_module.named_parameters(remove_duplicate=False)
@@ -52,13 +52,13 @@ class Looking(Callback):
 
 
 def memory(tensors: Iterable[Tensor]) -> int:
-    """Bytes of all distinct blocks of memory that hold the tensors."""
+    """Return the bytes of all distinct blocks of memory that hold the tensors."""
     blocks = [tensor.untyped_storage() for tensor in tensors]
     return sum({block.data_ptr(): block.nbytes() for block in blocks}.values())
 
 
 def learn(name: str, start: str, root: Path, *cases: str, **more: Any) -> list[tuple[Any, ...]]:
-    """What is logged in a run of each case, and what a process held."""
+    """Train a run of each case; return what it logs, and what a process held."""
     found = []
     for case in cases:
         kind, precision, _ = CASES[case]
@@ -73,7 +73,7 @@ def learn(name: str, start: str, root: Path, *cases: str, **more: Any) -> list[t
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Something to start from."""
+    """A model folder to start from."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("start") / "model"
     module = BC(architecture=TINY)
@@ -84,7 +84,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory, start: str) -> tuple[Path, list[Any], list[list[Any]]]:
-    """All cases, on one process and on two."""
+    """The results of all cases, on one process and on two."""
     root = tmp_path_factory.mktemp("learned")
     (one,) = on_ranks(learn, "one", start, root / "one", *CASES, world=1)
     return root, one, on_ranks(learn, "fsdp", start, root / "two", *CASES)
@@ -106,7 +106,7 @@ def test_two_processes_learn_what_one_does(case: str, learned: Any) -> None:
             for key, value in row.items():
                 half = key == "train/grad_norm" and CASES[case][2] == ROUNDED
                 assert value == pytest.approx(right[key], rel=0.03 if half else ROUNDED, abs=ROUNDED), key
-        assert 0.49 * held < mine < 0.51 * held  # also of what copies share
+        assert 0.49 * held < mine < 0.51 * held  # this includes what copies share
         assert theirs == kinds
     whole = {name for name in kinds if "lora_" in name or "q_heads" in name or "v_head" in name}
     in_half = {name for name, kind in kinds.items() if kind is torch.bfloat16}
@@ -150,7 +150,7 @@ def test_a_run_with_adapters_in_shards_goes_on(start: str, learned: Any, tmp_pat
 
 
 def play(name: str, bc_run: str, root: Path) -> list[dict[str, float]]:
-    """What is logged in a run whose policy, with adapters, plays the rounds that it learns from."""
+    """Train a policy with adapters on rounds that it plays itself, and return what is logged."""
     torch.manual_seed(0)
     world = 1 if name == "one" else 2
     seen = Losses()

@@ -1,4 +1,4 @@
-"""A run on recorded data that was killed goes on as if it had not been: the same weights, bit by bit."""
+"""A killed run on recorded data resumes as if it had not been killed: the same weights, bit by bit."""
 
 import multiprocessing
 import os
@@ -23,13 +23,13 @@ from tests.helpers.online import trainer
 from tests.helpers.ranks import on_ranks, strategy
 
 LORA = {"r": 2, "lora_alpha": 8}
-BATCHES, STEPS = 4, 10  # in an epoch; in all
+BATCHES, STEPS = 4, 10  # per epoch; in all
 
 pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory")
 
 
 class Killed(Callback):
-    """Ends its own process, as a machine that goes down would, or as one that is wanted by others."""
+    """A callback that ends its own process, as a crash of the machine or a preemption would."""
 
     def __init__(self, step: int, how: signal.Signals = signal.SIGKILL) -> None:
         self.step = step
@@ -50,9 +50,9 @@ def learn(
     world: int = 1,
     **more: Any,
 ) -> None:
-    """A run of so many steps, from the checkpoint in its folder if there is one."""
+    """Run `steps` steps, from the checkpoint in the folder if there is one."""
     last = root / "last.ckpt"
-    torch.manual_seed(last.is_file())  # nothing may depend on it where a run goes on
+    torch.manual_seed(last.is_file())  # a resumed run must not depend on the seed
     module = kind(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0, **more)
     go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
     settings = {"limit_val_batches": 1, "devices": world, "strategy": strategy("ddp" if world > 1 else "one")}
@@ -86,7 +86,7 @@ def assert_same(root: Path, whole: Path) -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:
-    """Killed in the middle of the second epoch, and stopped exactly at the end of the first and of the second."""
+    """One run is killed in the middle of the second epoch, another stops exactly at the end of the first and second."""
     arguments = (kind, bc_run, {"path": str(data_path), **data})
     learn(*arguments, tmp_path / "whole", STEPS, **more)
     killed = multiprocessing.get_context("fork").Process(
@@ -136,7 +136,7 @@ def test_a_run_is_not_resumed_with_other_data_or_settings(bc_run: str, data_path
 
 
 class Stopped(Callback):
-    """Sends its own process a signal in the middle of a micro-batch, or asks the trainer to stop behind it."""
+    """A callback that signals its own process in the middle of a micro-batch, or asks the trainer to stop after it."""
 
     def __init__(self, batch: int, how: signal.Signals | None) -> None:
         self.batch = batch
@@ -160,7 +160,7 @@ class Stopped(Callback):
 def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
     stops: Sequence[int], how: signal.Signals | None, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:
-    """Seven micro-batches are an epoch, and three are a step: windows of 3, 3 and 1."""
+    """An epoch has seven micro-batches, and a step has three, so the windows are 3, 3 and 1."""
 
     def run(root: Path, *callbacks: Callback) -> None:
         last = root / "last.ckpt"
@@ -180,7 +180,7 @@ def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
             run(root, Stopped(batch, how))
         else:
             before = signal.getsignal(how)
-            with pytest.raises(SystemExit):  # Lightning's after Ctrl-C, and its SIGTERMException is one
+            with pytest.raises(SystemExit):  # Lightning raises it after Ctrl-C, and its SIGTERMException is one
                 run(root, Stopped(batch, how))
             assert signal.getsignal(how) == before
         assert 1 <= torch.load(root / "last.ckpt", weights_only=True)["global_step"] < 6

@@ -1,4 +1,4 @@
-"""BC that is told the return: what each bin teaches, what is read and recorded, and what a checkpoint holds."""
+"""BC that is conditioned on the return: what each bin teaches, what is read and recorded, what a checkpoint holds."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def learned(root: Path, steps: int, kind: type[BC] = ReturnConditionedBC, **argu
 
 
 def says(module: Any, **settings: Any) -> dict[str, float]:
-    """Probabilities of the two actions, by what a greedy player of one or the other would have said."""
+    """Return the probabilities of the two actions, from the log-probabilities of the policy's replies."""
     policy = module.policy(max_new_tokens=1, **settings)
     replies = policy.act([Request(slot, slot, ("0",)) for slot in range(64)])
     return {reply.text: math.exp(reply.logprobs[0]) for reply in replies if reply.text in "LR"}
@@ -101,7 +101,7 @@ def test_where_the_line_stands(texts: int | None, lines: list[bool]) -> None:
 
 
 class Listener:
-    """Keeps what it is asked."""
+    """A policy that keeps its requests."""
 
     def __init__(self) -> None:
         self.heard: list[Request] = []

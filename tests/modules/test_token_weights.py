@@ -1,7 +1,7 @@
 """Every action token of the data has the same weight in what is learned, whatever it is batched with.
 
-The whole way is walked: file, datamodule with its default batches by length, trainer, optimizer. Gradients are weighed
-by probes whose loss is linear, so that plain gradient descent adds up the weight of every token exactly.
+The tests cover the whole way: file, datamodule with its default batches by length, trainer, optimizer. Probes weigh the
+gradients: their loss is linear, so that plain gradient descent adds up the weight of every token exactly.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Linear(NamedTuple):
 
 
 class Probe(BC):
-    """Descends a loss that is linear in one number per token id, so that it adds up what each id weighs."""
+    """A module whose loss is linear in one number per token id, so that descending it adds up what each id weighs."""
 
     filter = Filter()
 
@@ -73,7 +73,7 @@ def text_of(ids: Tensor, module: LanguageModule) -> dict[str, float]:
 
 
 def said(*turns: str, reward: float) -> Episode:
-    """One letter a turn; the reward comes with the first, and letters in capitals answer."""
+    """Return an episode with one letter a turn; the first turn has the reward, and letters in capitals answer."""
     answers = tuple(letter.upper() for letter in turns)
     rewards = (reward, *[0.0] * (len(turns) - 1))
     return Episode("twenty_questions", ("?", *answers), turns, rewards, terminated=True, truncated=False)
@@ -84,7 +84,7 @@ LONG = ["b", "c", "d", "e", "f", "g", "h", "i"]
 
 
 def recorded(tmp_path: Path, *kinds: Episode, copies: int = 64) -> str:
-    """A file with so many copies of each kind of episode, shuffled."""
+    """Write a file with `copies` copies of each kind of episode, shuffled."""
     order = np.random.default_rng(0).permutation(len(kinds) * copies)
     path = tmp_path / "episodes.parquet"
     write_episodes(path, [kinds[index % len(kinds)] for index in order], {"task": "twenty_questions"})
@@ -116,7 +116,7 @@ def test_every_action_token_weighs_the_same(devices: int, accumulate: int, tmp_p
     path = recorded(tmp_path, said(*SHORT, reward=1), said(*LONG, reward=0))
     arguments = (path, tmp_path, devices, accumulate)
     found = on_ranks(_acted, *arguments)[0] if devices == 2 else _acted(*arguments)
-    steps = 2 * 128 / 8 / devices / accumulate  # of two epochs; each adds up to one
+    steps = 2 * 128 / 8 / devices / accumulate  # in two epochs; each adds up to one
     assert found == pytest.approx(dict.fromkeys("abcdefghi", steps / 9), rel=1e-6)
 
 
@@ -141,7 +141,7 @@ def test_observation_tokens_weigh_as_often_as_the_data_have_them(accumulate: int
 
 
 class Returns(Probe):
-    """Adds up the weight of the episodes, and their returns: of rewards that only first actions have."""
+    """A probe that adds up the weight of the episodes and their returns, from rewards that only first actions have."""
 
     def losses(self, batch: TokenBatch) -> Linear:  # type: ignore[override]
         first = batch.reward != 0
@@ -182,7 +182,7 @@ def _with_rewards(episode: Episode, rewards: Sequence[float]) -> Episode:
 
 
 def outcomes(tmp_path: Path, first: str) -> str:
-    """Half of the episodes end with the first action, worth 1; half go on for seven turns of chance, worth 0."""
+    """Write episodes: half end with the first action and return 1, half go on for seven random turns and return 0."""
     chance = np.random.default_rng(0)
     tails = ["".join(chance.choice(list("bcdefghijklmnopq"), 7)) for _ in range(512)]
     short = [said("a", reward=1)] * 512
@@ -201,7 +201,7 @@ def train(module: LanguageModule, path: str, root: Path, accumulate: int, device
 
 @torch.no_grad()
 def chosen_first(module: LanguageModule, trunk: torch.nn.Module) -> tuple[Tensor, list[int]]:
-    """The hidden vector in which the first action is chosen, and the ids of "a" and "z"."""
+    """Return the hidden vector in which the first action is chosen, and the ids of "a" and "z"."""
     encode = module.tokenizer.backend_tokenizer.encode
     before, *actions = (encode(text, add_special_tokens=False).ids for text in ("?", "a", "z"))
     hidden: Tensor = trunk(torch.tensor([before])).last_hidden_state[0, -1]
@@ -209,7 +209,7 @@ def chosen_first(module: LanguageModule, trunk: torch.nn.Module) -> tuple[Tensor
 
 
 def clone(path: str, root: Path, accumulate: int, devices: int) -> list[float]:
-    """What BC makes of the probabilities of the two first actions."""
+    """Train BC and return its probabilities of the two first actions."""
     torch.manual_seed(0)
     module = BC(architecture=TINY, lr=3e-3, warmup_steps=10)
     train(module, path, root, accumulate, devices)
@@ -226,7 +226,7 @@ class ILQLFromScratch(ILQL):
 
 
 def value(kind: type[MC | ILQL], path: str, root: Path, accumulate: int, devices: int) -> list[float]:
-    """What each Q head makes of the first action, without the conservative term."""
+    """Train without the conservative term and return the value of the first action in each Q head."""
     torch.manual_seed(0)
     more = {"expectile": 0.5, "polyak": 0.05} if issubclass(kind, ILQL) else {}
     module = kind(architecture=TINY, lr=3e-3, warmup_steps=10, cql_weight=0.0, **more)

@@ -33,7 +33,7 @@ class Payload:
 
 
 def checkpoint(path: Path, **more: object) -> Path:
-    """What a run writes, and more."""
+    """Write a checkpoint as a run does, with more entries."""
     module = BC(architecture=TINY)
     saved = {"state_dict": module.state_dict(), "global_step": 1, "pytorch-lightning_version": "2.6.0"}
     module.on_save_checkpoint(saved)
@@ -48,7 +48,7 @@ def test_a_pickled_checkpoint_is_refused_unless_asked_for(tmp_path: Path) -> Non
             load()
     assert not (tmp_path / "ran").exists()
     assert isinstance(load_module(file, allow_pickle=True), BC)
-    assert (tmp_path / "ran").exists()  # the payload does what it is there for
+    assert (tmp_path / "ran").exists()  # the payload works
 
 
 def test_commands_refuse_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_a_plain_checkpoint_needs_no_trust(tmp_path: Path) -> None:
 
 
 def changed(file: Path, **entries: dict[str, object]) -> Path:
-    """A checkpoint with other values in its entries."""
+    """Put other values into the entries of a checkpoint."""
     saved = torch.load(file, weights_only=True)
     for name, values in entries.items():
         saved[name] = {**saved[name], **values}
@@ -107,7 +107,7 @@ def test_a_checkpoint_imports_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("LMRL_MODULES", "no_such_module")
     with pytest.raises(UserError, match="LMRL_MODULES lists 'no_such_module', which cannot be imported"):
         load_module(file)
-    monkeypatch.setenv("LMRL_MODULES", "of_somebody")  # the user's own word
+    monkeypatch.setenv("LMRL_MODULES", "of_somebody")  # the user named it
     assert type(load_module(file)).__name__ == "Mine"
     monkeypatch.delitem(sys.modules, "of_somebody")
 
@@ -127,7 +127,7 @@ def test_a_checkpoint_chooses_neither_maker_nor_path(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             load_module(changed(checkpoint(tmp_path / "b.ckpt"), hyper_parameters=hyper_parameters))
-    # The folder that a run keeps beside its checkpoint is part of what the user named.
+    # The folder that a run keeps next to its checkpoint is part of what the user named.
     load_tokenizer().save_pretrained(tmp_path / "b")
     assert isinstance(load_module(tmp_path / "b.ckpt"), BC)
     assert not ran.exists()
@@ -202,7 +202,7 @@ def test_an_odd_window_is_refused_when_it_is_read(tmp_path: Path, odd: dict[str,
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Path:
-    """A model folder as hubs have them, whose code writes a file when it is run."""
+    """A model folder like those of hubs, whose code writes a file when it is run."""
     folder = tmp_path / "remote"
     build_lm(None, TINY, len(load_tokenizer())).save_pretrained(folder)
     load_tokenizer().save_pretrained(folder)
@@ -240,7 +240,7 @@ def test_a_checkpoint_cannot_ask_for_trust(tmp_path: Path) -> None:
 
 
 def test_the_tokens_of_a_task_name_no_file(tmp_path: Path) -> None:
-    """The content of the file was shown in the message."""
+    """The message used to show the content of the file."""
     secret = tmp_path / "secret"
     secret.write_text("TOKEN=hunter2\n")
     file = checkpoint(tmp_path / "best.ckpt")

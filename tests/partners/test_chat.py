@@ -39,7 +39,7 @@ FACTS = {"twenty_questions": OBJECT, "guess_city": CITY, "car_dealer": BUYER}
 def request(
     task: str, *texts: str, facts: dict[str, Any] | None = None, begin: str = "", seed: int = 7
 ) -> PartnerRequest:
-    """Texts alternate, the player's first."""
+    """Return a request whose texts alternate, the player's first."""
     return PartnerRequest(task, facts or FACTS[task], texts[::2], texts[1::2], seed, begin)
 
 
@@ -96,7 +96,7 @@ def test_a_buyer_is_asked_to_conclude(unruly: Unruly, partner: Partner) -> None:
     begin = "Output: Decision="
     unruly.faults = [completion(f"I am done.\n{begin}Reject MSRP=$20,000\nBye!"), completion("Reject MSRP=$20,000")]
     asked = [request("car_dealer", "Hello!\n", "Hi.\n", begin=begin)] * 2
-    # Whole or without its beginning: the environment understands both.
+    # The reply is whole, or lacks its beginning: the environment understands both.
     assert partner.reply(asked[:1]) == ["Output: Decision=Reject MSRP=$20,000\n"]
     assert partner.reply(asked[1:]) == ["Reject MSRP=$20,000\n"]
     roles = [message["role"] for message in unruly.bodies[0]["messages"]]
@@ -164,7 +164,7 @@ def test_descriptions(unruly: Unruly) -> None:
 
 
 def test_a_partner_of_a_name_and_settings_has_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The episodes that were finished when it is used up are kept, and one line says where."""
+    """When the budget is used up, the finished episodes are kept, and one line says where."""
     words = ["car_dealer", "--size", "40", "--out", str(tmp_path / "e.parquet"), "--env", "max_texts=2"]
     words += ["--partner", "chat:tiny", "--chat", "cache=false", "budget_requests=66"]
     with Unruly() as server:
@@ -216,7 +216,7 @@ def test_partners_that_cannot_be(partner: dict[str, Any], message: str) -> None:
 
 @pytest.mark.nightly
 def test_a_real_server(tmp_path: Path) -> None:
-    """One test, for each process that runs a part of it would start a server of its own."""
+    """This is one test, since each process that runs a part of it would start a server of its own."""
     if MISSING:
         pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
     with transformers_serve(tmp_path / "model") as (url, model):
@@ -242,7 +242,7 @@ def answers_many(served: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     assert again.complete(batch[::-1]) == answers[::-1]
     # This model never ends an answer: all are cut off, and none of them is kept.
     assert again.spent()["requests"] == 64
-    # Greedy: the answers are the model's, not the moment's.
+    # With greedy decoding, the answers depend on the model alone.
     assert ChatClient(**served(cache=False)).complete(batch[:4]) == answers[:4]
 
 
@@ -269,7 +269,7 @@ def plays_with_many_environments(served: Callable[..., dict[str, Any]], tmp_path
 
 
 def _played(task: str, partner: ChatPartner) -> list[str]:
-    """What a partner said in two turns of eight environments that share it."""
+    """Return the replies of a partner in two turns of eight environments that share it."""
     envs = [lmrl.make(task, partner=partner) for _ in range(8)]
     for seed, env in enumerate(envs):
         env.reset(seed=seed)

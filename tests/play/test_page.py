@@ -1,4 +1,4 @@
-"""What can be said of the page of `lmrl web` without a browser: labels, contrast by day and by night, shared games."""
+"""Tests of the page of `lmrl web`: labels, contrast by day and by night, shared games, and games in a browser."""
 
 import re
 import threading
@@ -25,7 +25,7 @@ from tests.play.test_web import ORDER, ask, hidden_word, replace_policies, serve
 
 
 class Fields(HTMLParser):
-    """What can be filled in or pressed on a page, and whether a person who hears it is told what it is."""
+    """Collects the fields and buttons of a page, and whether each has a label for people who hear the page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_all_that_can_be_filled_in_or_pressed_has_a_name() -> None:
 
 
 def colours(style: str) -> list[dict[str, str]]:
-    """The named colours by day, and by night."""
+    """Return the named colours by day, and by night."""
     day, night = (block for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL) if "--paper" in block)
     found = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in (day, night)]
     return [found[0], {**found[0], **found[1]}]
@@ -150,7 +150,7 @@ def test_a_text_that_is_illegal_when_time_is_up_is_said_to_be_one() -> None:
 
 
 def scripted_moves(task: str, seed: int) -> list[str]:
-    """What a scripted player says in an episode, to its end."""
+    """Return the actions of the random policy in an episode, to its end."""
     env = make(task)
     player = make_policy(task, "random")
     text, info = env.reset(seed=seed)
@@ -235,7 +235,7 @@ def test_a_shared_game_is_checked_like_any_other(tmp_path: Path) -> None:
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
-# Whether the place to type is all in the window.
+# It returns whether the input field is completely in the window.
 IN_VIEW = """() => {
     const { top, bottom, width } = document.querySelector(".answer input").getBoundingClientRect();
     return top >= 0 && bottom <= innerHeight && width > 0;

@@ -24,7 +24,7 @@ from tests.helpers.browser import in_browser, opened
 
 
 def maze(*actions: str, start: tuple[int, int] = (7, 6), **more: Any) -> Episode:
-    """Walks in the partially observed maze; the texts do not matter."""
+    """Return a walk in the partially observed maze; the texts do not matter."""
     rewards = tuple(-1.0 for _ in actions)
     info = {"start": {"init_position": start}, **more}
     return Episode("maze_po", ("walls\n",) * (len(actions) + 1), actions, rewards, False, True, seed=2**60, info=info)
@@ -90,7 +90,7 @@ def evil(tmp_path: Path) -> Path:
 
 
 def scripts_of(page: Path) -> list[str]:
-    """What a browser runs of it."""
+    """Return the scripts of a page that a browser runs."""
     return [rest.split("</script>")[0] for rest in page.read_text().split("<script>")[1:]]
 
 
@@ -119,7 +119,7 @@ def test_only_the_pages_own_scripts_may_run_and_nothing_is_loaded(evil: Path) ->
 
 
 def held_by(page: Path) -> dict[str, Any]:
-    """The data of a page."""
+    """Return the data of a page."""
     held: dict[str, Any] = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])
     return held
 

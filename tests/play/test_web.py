@@ -146,7 +146,7 @@ def test_the_words_of_a_policy_with_values_have_theirs() -> None:
         assert "".join(text for text, *_ in words) == theirs["said"][2 * turn + 1]
         assert words[0][2] == pytest.approx(theirs["values"][turn], abs=2e-3)  # V before the first token
         assert all(0 <= probability <= 1 and q < 0 for _, probability, _, q in words)
-    # What an advisor would say has the values that it has once it is said; an odd text before it does not matter.
+    # Advice has the values that the action has once it is played; an odd text before it does not matter.
     for typed_before in ([], ["jump \u2603"]):
         asked = Game(Order("maze_fo", advisor=name, seed=5))
         for text in typed_before:
@@ -237,7 +237,7 @@ ORDER: dict[str, Any] = {"task": "wordle", "policies": ["human"], "seed": 1, "ad
 
 @contextmanager
 def served(first: Order, runs: Path = Path("runs")) -> Iterator[str]:
-    """The address of a page whose token is ``k``."""
+    """Serve a page whose token is ``k``, and yield its address."""
     with listen("127.0.0.1", 0) as listener:
         app = make_app(Offer(first, runs), "k", ["here"])
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error"))
@@ -251,7 +251,7 @@ def served(first: Order, runs: Path = Path("runs")) -> Iterator[str]:
 
 
 def ask(address: str, body: Any = None, token: str = "k", **headers: str) -> tuple[int, Any, Any]:
-    """Status, headers, and what came: JSON if it is."""
+    """Return the status, the headers and the answer, parsed if it is JSON."""
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     named = {"content-type": "application/json", "x-lmrl-session": token, **headers}
     named = {name.replace("_", "-"): value for name, value in named.items()}
@@ -272,7 +272,7 @@ CLOSED = {"error": "Open the whole address that lmrl web printed."}
 
 def test_only_who_has_the_token_is_answered_and_told_what_is_wrong() -> None:
     with served(Order("wordle", seed=1)) as root:
-        # The page itself is nobody's secret: it has neither order nor runs.
+        # The page itself is no secret: it has neither order nor runs.
         status, headers, page = ask(root, token="")
         assert status == 200 and "<title>lmrl</title>" in page and "car_dealer" in page
         policy = headers["Content-Security-Policy"]
@@ -343,7 +343,7 @@ def test_pages_from_elsewhere_are_not_answered(headers: dict[str, str], answered
 
 @contextmanager
 def watched(*places: str) -> Iterator[list[tuple[str, str]]]:
-    """What this process opens, lists, runs and imports in the meantime, where it names one of the places."""
+    """Record what this process opens, lists, runs and imports in the context, if it names one of the places."""
     seen: list[tuple[str, str]] = []
     _watchers.append((places, seen))
     if len(_watchers) == 1 and not _hooked:
@@ -500,7 +500,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr("uvicorn.Server.run", run)
 
     def show(address: str) -> bool:
-        """What other users see of it is the path of a file that they cannot read."""
+        """Check that other users see only the path of a file that they cannot read."""
         page = Path(urlsplit(address).path)
         assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
         leading.append(page.read_text())
@@ -568,7 +568,7 @@ def typed(tab: Any, words: str, turn: int) -> None:
 
 
 def order(tab: Any, task: str, mode: str, **fields: str) -> None:
-    """Fill in the form and press its button; waits until the new game is there."""
+    """Fill in the form, press its button, and wait until the new game is there."""
     tab.evaluate("delete document.body.dataset.turns")
     tab.evaluate("document.getElementById('choose').open = true")
     tab.select_option("#task", task)
@@ -664,7 +664,7 @@ def test_the_browser_is_led_to_the_page_and_keeps_the_token(tmp_path: Path) -> N
 def test_the_words_of_a_watched_policy_and_of_advice_show_their_values() -> None:
     name = "zoo:maze_fo/ilql"
     first = Order("maze_fo", (name,), seed=5, advisor=name)
-    Game(first).step(None)  # what is imported now is not waited for by the page
+    Game(first).step(None)  # imports are done now, so that the page does not wait for them
     with served(first) as root, opened() as tab:
         tab.goto(f"{root}#k")
         tab.wait_for_selector(".facts .good")
@@ -800,6 +800,6 @@ def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> 
 
 
 def named_colour(tab: Any, name: str) -> str:
-    """A colour of the page by its name, as its style has it."""
+    """Return a colour of the page by its name in the style."""
     script = "name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
     return str(tab.evaluate(script, name))

@@ -1,4 +1,4 @@
-"""Chat models that play: what they are told, how they are read, and whole games through an endpoint."""
+"""Tests of chat models that play: what they read, how their answers are read, and whole games through an endpoint."""
 
 import json
 import re
@@ -28,7 +28,7 @@ pytest.importorskip("openai", reason="needs openai: pip install 'lmrl[chat]'")
 
 
 class Scripted:
-    """A speaker that says what it is told to and remembers what it was asked."""
+    """A chat client that gives the scripted answers and records its requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers, self.asked, self.seeds = list(answers), list[Messages](), list[int]()
@@ -51,7 +51,7 @@ def first_request(name: str) -> Request:
 
 
 def walked(*cells: str, success: bool = True, actions: Sequence[str] = ()) -> Episode:
-    """An episode of the maze, its observations shortened."""
+    """Return an episode of the maze with shortened observations."""
     said = tuple(actions) or ("move up\n",) * (len(cells) - 1)
     rewards = (*[-1.0] * (len(said) - 1), 0.0 if success else -1.0)
     return Episode("maze_fo", tuple(f"{cell}\n" for cell in cells), said, rewards, success, not success,
@@ -212,7 +212,7 @@ def test_each_turn_of_each_episode_has_its_seed() -> None:
 
 
 def solver(handler: Any) -> None:
-    """Reads the position out of the conversation and says the move that comes nearer to the goal."""
+    """Read the position from the conversation and answer with the move that comes nearer to the goal."""
     positions = re.findall(
         r"Your current position is at position ([\d ]+), ([\d ]+)\.", handler.body["messages"][-1]["content"]
     )
@@ -240,7 +240,7 @@ def test_a_chat_model_that_knows_the_way_reaches_the_optimum(here: Path, capsys:
         assert evaluated(server) == 0
         sent = server.bodies[0]
         asked = len(server.bodies)
-        # Paid for once: the second evaluation is answered by the cache.
+        # Answers are paid for once: the cache answers the second evaluation.
         assert evaluated(server) == 0
         assert len(server.bodies) == asked
     scores = read_json(here / "out" / "scores.json")
@@ -329,7 +329,7 @@ def saved(folder: Path, template: str | None = _TEMPLATE) -> Path:
 
 
 def chat_policy(name: str, task: str, **settings: Any) -> Any:
-    """The policy that ``lmrl evaluate --policy NAME --chat SETTINGS`` would let play."""
+    """Return the policy that ``lmrl evaluate --policy NAME --chat SETTINGS`` would let play."""
     return PolicySpec.parse(name, task).load(chat=settings).policy
 
 
@@ -341,7 +341,7 @@ def test_a_local_model_plays_and_samples_by_seed(here: Path) -> None:
     player = chat_policy(name, "maze_fo", **settings)
     said = player.act(requests)
     assert len({reply.text for reply in said}) > 1  # the published temperature is 1: it samples
-    # The same answers by seed, whoever else is asked and in which order.
+    # A seed gives the same answer, whatever the other requests and their order.
     assert chat_policy(name, "maze_fo", **settings).act(requests[::-1]) == said[::-1]
     greedy = chat_policy(name, "maze_fo", temperature=0.0, **settings).act(requests)
     assert len({reply.text for reply in greedy}) == 1

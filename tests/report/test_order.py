@@ -1,4 +1,4 @@
-"""Which method does better, of scores whose comparison is known by hand."""
+"""Tests of the order of methods, on scores whose comparison is known by hand."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SURE = Interval(0.0, 0.0)
 
 
 def played(name: str, *runs: Sequence[float], tuned: Score | None = None) -> Score:
-    """A player by the returns of each of its runs; normalised scores are returns."""
+    """Return the score of a player with these returns of each of its runs; normalised scores are returns."""
     means = tuple(sum(run) / len(run) for run in runs)
     return Score(
         task="wordle",
@@ -48,7 +48,7 @@ HIGH = (-3.0, -2.0, -2.0, -1.0)
 def test_the_best_comes_first_and_ties_count_half() -> None:
     found = of(played("bc", LOW), played("mc", HIGH), played("ppo", HIGH), played("random", HIGH), played("data", HIGH))
     rows = order("wordle", found).rows
-    assert [row[0] for row in rows] == ["MC", "PPO", "BC"]  # not those who never learned
+    assert [row[0] for row in rows] == ["MC", "PPO", "BC"]  # without players that never learned
     assert rows[0][3].startswith("0.50 [") and rows[1][3] == "1.00 [1.00, 1.00]"
     assert rows[2][3:5] == ("\N{EN DASH}", "\N{EN DASH}") and [row[-1] for row in rows] == ["1", "1", "1"]
 
@@ -69,7 +69,7 @@ def test_each_plays_as_was_chosen() -> None:
 
 
 def test_the_choice_that_was_made_beforehand_counts_even_where_it_scores_less() -> None:
-    """MC was tuned, and scores less with those settings in the games that count: nobody may pick the better number."""
+    """MC was tuned, and scores less with those settings in the games that count. The better number may not be used."""
     found = of(played("mc", HIGH, tuned=played("mc", LOW)), played("filtered_bc", LOW))
     (row,) = side_by_side({"wordle": found}, ["mc"], "filtered_bc").rows
     assert row[2].startswith("0.0 [")
@@ -118,7 +118,7 @@ def test_methods_side_by_side_are_compared_over_episodes_and_runs() -> None:
 def test_differences_from_bc_of_all_that_learned() -> None:
     heads, rows, _ = differences("wordle", of(played("bc", HIGH), played("gigpo", LOW), played("random", LOW)))
     assert [(row[0], row[-1]) for row in rows] == [("GiGPO \N{MINUS SIGN} BC", "of these runs: lower")]
-    assert "published" not in heads  # of GiGPO nothing was
+    assert "published" not in heads  # nothing was published for GiGPO
     assert rows[0][3].startswith("\N{MINUS SIGN}3.00 [")
     assert differences("wordle", of(played("mc", LOW))).rows == []
 

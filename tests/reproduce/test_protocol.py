@@ -1,4 +1,4 @@
-"""What the protocol makes equal: by its plan, and by the records of the table."""
+"""Tests of what the protocol makes equal, by its plan and by the records of the table."""
 
 from pathlib import Path
 

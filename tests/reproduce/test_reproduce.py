@@ -29,7 +29,7 @@ reproduce(order, launcher=[sys.executable, "launcher.py"])
 
 
 def reproduced(given: Order, **settings: Any) -> str:
-    """The real thing, with the stand-in for its commands: what was shown, with the final error as its last line."""
+    """Run `reproduce` with the stand-in for its commands; return what it shows, with a final error as the last line."""
     shown = io.StringIO()
     console = Console(file=shown, width=200)
     try:
@@ -90,7 +90,7 @@ def test_a_failure_is_told_and_the_rest_goes_on(
 def test_killed_in_mid_cell_and_started_again(
     place: Path, order: Callable[..., Order], trained: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL, which nobody can catch: finished cells stay, the training under way goes on from its checkpoint."""
+    """After SIGKILL, which no process can catch, finished cells stay, and the training resumes from its checkpoint."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (place / "stop-mc").touch()
     checkpoint = place / "runs/maze_fo/mc/last.ckpt"

@@ -1,4 +1,4 @@
-"""Chat templates: what is trained is what is read and said in play, token by token, and is what the template makes."""
+"""Tests of chat templates: training has the tokens that are read and said in play, and these are the template's own."""
 
 import hashlib
 import json
@@ -137,11 +137,11 @@ def messages(first: int, count: int) -> list[dict[str, str]]:
 
 
 def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int, system: str = "") -> list[int]:
-    """What the tokenizer itself makes of the dialogue, as a whole."""
+    """Return the dialogue as the tokenizer itself renders it, as a whole."""
     told = messages(first, count)
     if system and tokens.chat_template in (CHATML, LLAMA3):
         told.insert(0, {"role": "system", "content": system})
-    elif system:  # the others have no such role
+    elif system:  # the other templates have no such role
         told[0]["content"] = f"{system}\n\n{told[0]['content']}"
     return list(tokens.apply_chat_template(told, add_generation_prompt=True, tokenize=True, return_dict=False))
 
@@ -149,7 +149,7 @@ def rendered(tokens: PreTrainedTokenizerBase, first: int, count: int, system: st
 @pytest.mark.parametrize("system", ["", "You walk.\n\nFour moves."], ids=["no system", "system"])
 @pytest.mark.parametrize("texts", [None, 1, 3, 4], ids=lambda n: f"{n} texts")
 def test_contexts_are_those_of_the_template(style: str, texts: int | None, system: str) -> None:
-    """In play and in training; a window that would begin with an action begins with the observation after it."""
+    """This holds in play and training. A window that would begin with an action begins with the next observation."""
     tokens = tokenizer(TEMPLATES[style])
     window = Window(texts, rendering="chat", system=system)
     encoder = encoder_for(tokens, window)
@@ -408,7 +408,7 @@ def test_a_template_that_writes_the_date_lasts_beyond_midnight(monkeypatch: pyte
         (None, "has none: use rendering text"),
         (CHATML.replace("m['content']", "m['content'] + loop.revindex | string"), "prefix-stable"),
         (CHATML.replace("m['content']", "(m['content'] if loop.last else m['content'][:4])"), "prefix-stable"),
-        # What is three turns old or younger stays.
+        # The newest three messages stay.
         (CHATML.replace("m['content']", "(m['content'] if loop.revindex < 4 else m['content'][:4])"), "prefix-stable"),
         (LLAMA3.replace("'<|eot_id|>'", "'\\n'"), "must end in a token of its own"),
         # Every second action has an empty thought.
@@ -423,7 +423,7 @@ def test_templates_that_cannot_be_cut_are_refused(template: str | None, message:
 
 
 def test_a_run_on_chat_plays_as_it_was_trained(data_path: Path, tmp_path: Path) -> None:
-    """From the tokenizer's folder over BC and ILQL to the checkpoint that plays, and to `generate`."""
+    """The test goes from the tokenizer's folder over BC and ILQL to the checkpoint that plays, and to `generate`."""
     tokenizer(GEMMA).save_pretrained(tmp_path / "tokens")
     data: dict[str, Any] = {"path": str(data_path), "batch_size": 64, "rendering": "chat", "system": ""}
     bc = BC(architecture={**TINY, "n_positions": 256}, tokenizer=str(tmp_path / "tokens"))

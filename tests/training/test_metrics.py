@@ -1,4 +1,4 @@
-"""Means over tokens, batches and ranks are those of `torchmetrics`, and go on after a checkpoint."""
+"""Means over tokens, batches and ranks are those of `torchmetrics`, and continue after a checkpoint."""
 
 import csv
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_no_tokens_are_no_nan() -> None:
 
 
 def share() -> list[Any]:
-    """What two processes compute of a share of the batches each: of the first, one has no tokens."""
+    """Return what this process computes of its share of the data. One of the batches has no tokens."""
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     ratio = FarthestRatio()
@@ -117,7 +117,7 @@ def test_scores_of_episodes_are_those_of_an_evaluation() -> None:
 
 
 def learn(kind: str, bc_run: str, data_path: str, root: Path, steps: int, world: int = 1) -> None:
-    """A run of so many steps, from the checkpoint in its folder if there is one."""
+    """Run `steps` steps, from the checkpoint in the folder if there is one."""
     last = root / "last.ckpt"
     go: dict[str, Any] = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
     settings = {"devices": world, "strategy": strategy("ddp" if world > 1 else "one")}
@@ -134,7 +134,7 @@ def learn(kind: str, bc_run: str, data_path: str, root: Path, steps: int, world:
 
 
 def logged(root: Path, kind: str) -> list[dict[str, str]]:
-    """What is over an epoch, of the second and later ones."""
+    """Return the logged rows that have means over an epoch."""
     with (root / "metrics.csv").open() as file:
         rows = [{k: v for k, v in row.items() if v and k.startswith(kind)} for row in csv.DictReader(file)]
     return [row for row in rows if f"{kind}/perplexity" in row or f"{kind}/ratio" in row]
@@ -152,7 +152,7 @@ def logged(root: Path, kind: str) -> list[dict[str, str]]:
 def test_means_over_an_epoch_go_on_in_the_middle_of_it(
     kind: str, world: int, bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:
-    """Epochs and rounds of four batches each; the run is cut in two in the middle of the second. To the last digit."""
+    """Epochs and rounds have four batches. A run that is cut within the second has the same means to the last digit."""
     steps = 12
     stop = 6
     for root, ends in ((tmp_path / "whole", [steps]), (tmp_path / "halves", [stop, steps])):

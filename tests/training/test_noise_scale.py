@@ -39,7 +39,7 @@ def test_without_a_signal_it_is_far_above_every_batch() -> None:
 
 @pytest.mark.parametrize("chunk", [2**24, 5_000])
 def test_products_of_sketches_are_those_of_the_gradients(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Also over several chunks, and where the signs begin anew."""
+    """This also holds over several chunks, and where the signs start again."""
     monkeypatch.setattr(noise_scale, "_CHUNK", chunk)
     monkeypatch.setattr(noise_scale, "_SIGNS", 2**14 + 7)
     monkeypatch.setattr(noise_scale, "_longest_signs", {})
@@ -83,7 +83,7 @@ def test_a_resumed_run_may_compute_elsewhere() -> None:
 
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
 def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -> None:
-    """Rounds of 16 episodes are learned from twice, in minibatches of 8: of four steps a round, two count."""
+    """Rounds of 16 episodes are learned from twice, in minibatches of 8, so two of the four steps of a round count."""
 
     def run(parts: int, steps: int) -> NoiseScale:
         module = GRPO(pretrained=bc_run, advantage="rebn", lr=1e-3)

@@ -1,4 +1,4 @@
-"""Processes of a Ray cluster of this machine: results in order, none lost, and what they are told."""
+"""Tests of processes in a Ray cluster on this machine: results in order, none lost, and what the processes get."""
 
 import os
 import signal
@@ -106,7 +106,7 @@ def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("ours", [lambda number, frame: None, signal.SIG_DFL])
 def test_who_waits_for_the_end_is_still_told_of_it(monkeypatch: pytest.MonkeyPatch, ours: Any) -> None:
-    """Lightning saves a training that is told to end, unless it finds a handler; Ray's ends the process at once."""
+    """Lightning saves a training at SIGTERM, unless it finds a handler; Ray's handler ends the process at once."""
     before = signal.getsignal(signal.SIGTERM)
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -1,4 +1,4 @@
-"""What a configuration file may do before anything is built (little, and quickly), and what files come to together."""
+"""Tests of configuration files: what they may do before anything is built (little, and quickly), and how they merge."""
 
 import re
 import shlex
@@ -128,7 +128,7 @@ def test_words_are_merged_in_their_order(folder: Path) -> None:
 
 
 def test_kept_contents_follow_their_file_and_are_not_changed_by_use(folder: Path) -> None:
-    """Contents of files are kept: a change of the file is seen, one of a configuration stays with that one."""
+    """Contents of files are kept: a change of the file is seen, a change of one configuration affects no other."""
     file = folder / "run.yaml"
     file.write_text("trainer: {max_steps: 3, logger+: [{class_path: MyLogger}]}\n")
     first = configuration(["fit", "--config=run.yaml", "--trainer.max_steps=9"])
@@ -167,7 +167,7 @@ def test_classes_alone_are_a_run(folder: Path, capsys: pytest.CaptureFixture[str
 def test_a_complete_file_takes_nothing_from_the_defaults(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a run leaves as ``config.yaml`` is such a one."""
+    """A run leaves such a file as ``config.yaml``."""
     whole = shown(capsys, "--config", f"configs/maze_fo/{name}.yaml")
     (folder / "config.yaml").write_text(yaml.safe_dump(whole))
     assert shown(capsys, "--config", "config.yaml") == whole

@@ -108,7 +108,7 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_leaves_one_copy_at_least(tmp_path: Path) -> None:
-    """Killed at each of the calls that change names, one after the other; the next one cleans up."""
+    """The process is killed at each call that changes names, one after the other; the next process cleans up."""
     fill(tmp_path / "folder", "old")
     ended = []
     while not (ended and ended[-1]):
@@ -130,7 +130,7 @@ def test_a_killed_process_leaves_one_copy_at_least(tmp_path: Path) -> None:
 
 
 def _fill_and_die(folder: Path, left: list[int]) -> NoReturn:
-    """Replace the folder, and die at the call that changes a name before which so many others are left."""
+    """Replace the folder, and die at a call that changes a name, after `left[0]` such calls."""
     sys.addaudithook(lambda event, arguments: _die(left) if event in ("os.rename", "os.rmdir") else None)
     fill(folder, "new")
     os._exit(0)
@@ -289,7 +289,7 @@ def _count_and_die(words: list[str], folder: Path, at: int | None, pipe: int) ->
 
 
 def moments(changes: int) -> list[int]:
-    """Numbers of changes, spread over all of them."""
+    """Return numbers of changes, spread over all of them."""
     return sorted({1 + int((changes - 1) * (2 * index + 1) / (2 * KILLS)) for index in range(KILLS)})
 
 
@@ -298,13 +298,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def check_killed(place: Path, words: str, target: Path, check: Callable[[Any, Any], None]) -> None:
-    """Kill a command at several moments, and let it end after each of the last ones.
+    """Kill a command at several moments, and let it end after the last of them.
 
     Args:
         place: working directory, with what is there before; only files in it count.
-        words: of the command.
+        words: the words of the command.
         target: what it replaces, in ``place``.
-        check: is given the contents before and after the command, and looks at those of the target.
+        check: gets the contents of the target before and after the command, and looks at those that are there.
     """
     before = shutil.copytree(place, place.with_name("before"))
     old = contents(target)
@@ -319,8 +319,8 @@ def check_killed(place: Path, words: str, target: Path, check: Callable[[Any, An
         os.chdir(place)
         changes_until_death(words.split(), place, at)
         check(old, new)
-    # What the last one has left is in nobody's way.
-    if not old:  # a command that begins no second time where the last one was killed after its work
+    # Files that the last killed command has left are not in the way.
+    if not old:  # such a command does not start again if the last one was killed after its work
         shutil.rmtree(target, ignore_errors=True)
     changes_until_death(words.split(), place, None)
     check(new, new)
@@ -336,7 +336,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_one_of(target: Path) -> Callable[[Any, Any], None]:
-    """The folder is the old or the new one; between two renames the old one has another name."""
+    """Return a check that the folder is the old or the new one; between two renames the old one has another name."""
 
     def check(old: dict[str, bytes], new: dict[str, bytes]) -> None:
         moved = target.with_name(f".{target.name}.old")
@@ -379,7 +379,7 @@ def test_a_killed_export_to_minari_leaves_no_dataset_or_a_whole_one(
 
 @pytest.mark.nightly
 def test_a_killed_report_names_no_picture_that_is_missing(place: Path, run_of: Any, player: Any) -> None:
-    """The earlier report has pictures that the new one has not."""
+    """The earlier report has pictures that the new one lacks."""
     bc = player(lambda request: "move down\n")
     page = place / "page"
     run_of(place / "table", "bc", bc, episodes=3, metrics="step,train/loss\n1,2.0\n2,1.0\n")

@@ -1,4 +1,4 @@
-"""What is asked for is imported when it is asked for: commands without a model start without torch."""
+"""Packages are imported when they are needed: commands without a model start without torch."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ COMMANDS = (
 
 
 def loaded(folder: Path, *statements: str) -> list[list[str]]:
-    """Which heavy packages a new interpreter has imported after each of those statements."""
+    """Return the heavy packages that a new interpreter has imported after each of the statements."""
     show = f"print('\\nloaded:', *[name for name in {HEAVY} if name in sys.modules])"
     code = "\n".join(["import sys", *(f"{statement}\n{show}" for statement in statements)])
     command = [sys.executable, "-c", code]
@@ -71,7 +71,7 @@ def test_the_help_of_fit_names_options_that_its_parser_has(capsys: pytest.Captur
     assert "--trainer.use_distributed_sampler" in parser
     options = [line.split()[0] for line in verbs()["fit"].page.splitlines() if line.startswith("  --")]
     assert len(options) == 11
-    options.remove("--resume")  # which becomes --ckpt_path
+    options.remove("--resume")  # it becomes --ckpt_path
     for option in options:
         key = option.partition("=")[0].replace("KEY", "").rstrip(".").removesuffix(".init_args")
         assert key in parser, option

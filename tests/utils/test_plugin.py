@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "guide" / "add_task.md"
 
 
 def install(folder: Path, package: str, entry_points: str, group: str = "lmrl.tasks") -> None:
-    """What pip leaves beside a package."""
+    """Write the metadata that pip leaves for a package."""
     told = folder / f"{package}-0.1.dist-info"
     told.mkdir()
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
@@ -27,7 +27,7 @@ def install(folder: Path, package: str, entry_points: str, group: str = "lmrl.ta
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package of the page, and a broken one."""
+    """A folder with the package of the page, installed."""
     folder = tmp_path_factory.mktemp("site")
     package = folder / "lmrl_corridor"
     (package / "configs" / "corridor").mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_training_evaluation_and_pages(site: Path, tmp_path: Path) -> None:
 
 
 def served_page(site: Path, folder: Path) -> tuple[str, str]:
-    """The page that ``lmrl web`` hands out, and what it says of errors."""
+    """Return the page that ``lmrl web`` serves, and what it says about errors."""
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-u", "-m", "lmrl", "web", "corridor", "--port", "0", "--no-browser"]
     pipe = subprocess.PIPE

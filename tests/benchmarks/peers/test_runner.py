@@ -65,7 +65,7 @@ def test_parts_are_written_over_their_own_and_beside_the_others(tmp_path: Path) 
 
 @pytest.fixture(name="comparison")
 def comparison_(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that needs nothing, and one whose package nobody has."""
+    """Two comparisons: one that needs no package, and one whose package does not exist."""
 
     def run() -> Iterator[Row]:
         yield Row("speed", 1.0)

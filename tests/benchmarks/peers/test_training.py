@@ -1,4 +1,4 @@
-"""What TRL trains on is what lmrl reads of the same episode: ids, and which of them were said."""
+"""TRL trains on what lmrl reads of the same episode: the ids, and which of them the model said."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_both_sides_play_as_many_turns_and_read_the_same(
 
 
 def _runs(mask: list[int]) -> list[slice]:
-    """Where the model speaks."""
+    """Return the slices in which the model speaks."""
     edges = np.flatnonzero(np.diff([0, *mask, 0]))
     return [slice(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
 

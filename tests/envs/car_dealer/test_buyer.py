@@ -1,4 +1,4 @@
-"""What the scripted buyer makes of what it hears: the utility model, by hand, and the words that show it."""
+"""Tests of the scripted buyer: its utility model, worked by hand, and the words that show it."""
 
 from itertools import product
 from statistics import mean
@@ -21,7 +21,7 @@ def buyer(strategy: str, personality: str = "rude", **parts: Any) -> Buyer:
 
 
 def worth(who: Buyer, *heard: str) -> float:
-    """The limit as a multiple of the budget, in percent."""
+    """Return the limit as a multiple of the budget, in percent."""
     return round(100 * limit(who, listen(who, heard, ()), 0.0) / who.budget, 2)
 
 

@@ -1,4 +1,4 @@
-"""The house beside the real engine: the same commands, scores, endings and places of things in random play."""
+"""The house agrees with the real engine: the same commands, scores, endings and places of things in random play."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from lmrl.envs.text_nav.players import best_command
 textworld = pytest.importorskip("textworld", reason="needs TextWorld: pip install 'lmrl[textnav]'")
 from textworld.generator.game import Event, Quest  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the engine's, and those of what it imports
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the engine and of its imports
 EPISODES = 200
 
 
@@ -67,7 +67,7 @@ def admissible(state: Any) -> list[str]:
 
 
 def facts(state: Any) -> set[tuple[str, ...]]:
-    """Where things are and what is open, as the engine says."""
+    """Return where things are and what is open, according to the engine."""
     names = ("in", "on", "at", "open", "closed")
     return {
         (fact.name, *(str(argument.name) for argument in fact.arguments))
@@ -77,7 +77,7 @@ def facts(state: Any) -> set[tuple[str, ...]]:
 
 
 def expected(world: Any) -> set[tuple[str, ...]]:
-    """The same, as the house says."""
+    """Return the same facts according to the house."""
     found = {("at", "P", world.room)}
     for piece in CONTAINERS:
         found.add(("open" if piece in world.open else "closed", piece))
@@ -94,7 +94,7 @@ def expected(world: Any) -> set[tuple[str, ...]]:
 
 
 def strip(text: str) -> str:
-    """The engine's answer without its prompt and status line."""
+    """Return the engine's answer without its prompt and status line."""
     return text.split("\n>")[0].strip()
 
 
@@ -127,5 +127,5 @@ def test_random_play_agrees_with_the_engine(engines: dict[str, Any]) -> None:
             if truncated:
                 break
         endings.append((over, score))
-    assert endings.count((True, 0)) > 10  # some ate it
+    assert endings.count((True, 0)) > 10  # some ate the food
     assert (True, 1) in endings  # some won

@@ -1,4 +1,4 @@
-"""Official files of Twenty Questions: what our games say, written as the original wrote it."""
+"""Imports of official files of Twenty Questions: our games in the format of the original."""
 
 import json
 from pathlib import Path

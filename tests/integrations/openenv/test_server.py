@@ -29,7 +29,7 @@ from tests.helpers.cases import cases
 from tests.helpers.served import serving
 
 SEEDS = int(os.environ.get("LMRL_SERVED_SEEDS", "3"))
-"""Of each task; 100 for the figure of the documentation."""
+"""The number of seeds of each task; 100 for the figure of the documentation."""
 
 
 def socket_of(url: str) -> Any:
@@ -53,7 +53,7 @@ def posted(url: str, path: str, body: Any = None, **headers: str) -> tuple[int, 
 
 
 def played(name: str, task: str) -> list[Any]:
-    """What the player that acts at random has seen and earned there."""
+    """Return what the random policy has seen and earned there."""
     starts = [Start(seed) for seed in range(SEEDS)]
     policy = make_policy(task, "random")
     episodes = in_order(rollout(policy, partial(lmrl.make, name), starts, task=task, slots=3))
@@ -68,7 +68,7 @@ def test_transcripts_are_those_of_make(task: str) -> None:
 
 
 def test_64_sessions_side_by_side_do_not_meet() -> None:
-    """All are open at once, and take turns."""
+    """All sessions are open at once and take turns."""
 
     async def ask(connection: Any, message: Any) -> str:
         await connection.send(json.dumps(message))
@@ -126,7 +126,7 @@ def test_an_idle_session_is_closed_and_its_environment_with_it() -> None:
 
     with serving("maze_fo", Limits(sessions=2, idle=0.3), made) as url, socket_of(url) as connection:
         name = posted(url, "/reset", {"seed": 0})[1]["observation"]["session"]
-        for _ in range(4):  # who asks in time stays
+        for _ in range(4):  # a session that is used in time stays open
             time.sleep(0.1)
             assert asked(connection, "reset", seed=0)["type"] == "observation"
             assert posted(url, f"/state?session={name}")[0] == 200
@@ -238,7 +238,7 @@ def test_what_cannot_be_made_is_said_and_frees_its_place() -> None:
 
 
 def test_a_shared_second_speaker_is_asked_by_one_at_a_time() -> None:
-    """Its sessions hold one lock."""
+    """The sessions share one lock."""
     from lmrl.integrations.openenv.sessions import Session
 
     turn = threading.Lock()

@@ -1,4 +1,4 @@
-"""A session answers whatever it is sent, and lets nobody choose more than seed, start and action."""
+"""A session answers every message, and lets a client choose no more than seed, start and action."""
 
 import json
 from typing import Any
@@ -99,7 +99,7 @@ def test_after_a_refused_reset_the_old_episode_does_not_go_on() -> None:
 
 
 class Broken(TextEnv):
-    """One that fails in a way of its own, with a secret in the message."""
+    """A task that fails in a way of its own, with a secret in the message."""
 
     def begin(self, options: dict[str, Any]) -> Opening:
         return Opening("hello", "one", {})

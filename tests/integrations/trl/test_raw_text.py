@@ -31,7 +31,7 @@ WAY = ("move down\n", "move down\n")
 
 
 def tokenizer() -> PreTrainedTokenizerBase:
-    """The bundled one, with the template and the special tokens of Qwen 2.5."""
+    """Return the bundled tokenizer with the template and the special tokens of Qwen 2.5."""
     made = load_tokenizer("lmrl")
     made.add_special_tokens({"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]})
     made.chat_template = qwen2_5_chat_template
@@ -60,7 +60,7 @@ def grpo(
 
 
 class Trained:
-    """What came to the loss of a trainer and to its reward functions."""
+    """Records the batches that the loss of a trainer gets."""
 
     def __init__(self, trainer: Any) -> None:
         self.batches: list[dict[str, torch.Tensor]] = []
@@ -135,7 +135,7 @@ def test_what_is_sampled_has_the_probability_that_the_model_gives_it(rendering: 
 
 
 class Scripted:
-    """In the place of `LMPolicy`: says what its test decides, slot by slot."""
+    """A policy in place of `LMPolicy` that says what its test decides, slot by slot."""
 
     ways: Sequence[Sequence[str]] = ()
 

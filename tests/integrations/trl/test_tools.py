@@ -1,4 +1,4 @@
-"""The environments that TRL plays: what the model is told, what counts, and how an episode ends."""
+"""Tests of the environments that TRL plays: what the model reads, what counts, and how an episode ends."""
 
 from collections.abc import Sequence
 
