@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ def evaluate_command(
     check_range("[0, inf)", seed=seed)
     published = {} if rerank else dict(spec.published_settings)
     bar = _bar(spec.task.name, episodes, disable=human)
-    with locked(out, "evaluation folder"), terminated_by_exception(), bar as counts:
+    threads = nullcontext() if loaded.module is None else commands.threads_for(loaded.module)
+    with locked(out, "evaluation folder"), terminated_by_exception(), threads, bar as counts:
         scores = record_evaluation(
             loaded,
             spec.task.name,

@@ -38,6 +38,7 @@ from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before
 from lmrl.utils.configuration import config_file, configuration, defaults_file, value_at, with_config_files
 from lmrl.utils.files import replacing
+from lmrl.utils.threads import threads_for
 
 __all__ = ["RunConfig", "TrainingCLI", "fit"]
 
@@ -211,7 +212,9 @@ def fit(argv: Sequence[str]) -> int:
         raise UserError(NOTHING_TO_TRAIN)
     with quiet_libraries(), _ending_with_its_parent():
         try:
-            return _train(TrainingCLI(words), argv)
+            cli = TrainingCLI(words)
+            with threads_for(cli.model):
+                return _train(cli, argv)
         except KeyboardInterrupt:
             if getattr(rank_zero_only, "rank", 0) == 0:
                 raise

@@ -1,0 +1,32 @@
+"""How many threads compute on the CPU."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+__all__ = ["threads_for"]
+
+_SMALL = 20_000_000
+"""Parameters of the largest model that computes with one thread."""
+
+
+@contextmanager
+def threads_for(model: nn.Module | None) -> Iterator[None]:
+    """Compute with one thread while a small model works, unless ``$OMP_NUM_THREADS`` is set.
+
+    Threads that share the small matrices of such a model wait for each other longer than they compute.
+
+    Args:
+        model: what works; None changes nothing.
+    """
+    before = torch.get_num_threads()
+    is_chosen = bool(os.environ.get("OMP_NUM_THREADS"))
+    if model is not None and not is_chosen and sum(part.numel() for part in model.parameters()) <= _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
