@@ -126,7 +126,12 @@ def facts(module: SavedModule) -> dict[str, Any]:
             reads["system"] = window.system
     if module.told:
         reads["told"] = module.told
-    return {"algorithm": module.name, **module.made_with, **reads, **settings}
+    made_with = dict(module.made_with)
+    start = made_with.get("starts_from")
+    # Cards are published: of an absolute path they show the folder alone, not where a user keeps it.
+    if start is not None and Path(start).is_absolute():
+        made_with["starts_from"] = Path(start).name
+    return {"algorithm": module.name, **made_with, **reads, **settings}
 
 
 def generation_defaults(module: SavedModule) -> GenerationConfig:

@@ -266,9 +266,7 @@ class LanguageModule(L.LightningModule):
     def _training_facts(self, data: object) -> dict[str, Any]:
         """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
         known = data.facts() if isinstance(data, OfflineDataModule) else {}
-        start = self.hparams.get("pretrained")
-        # Model cards are published: of an absolute path they show the folder alone, not where a user keeps it.
-        known["starts_from"] = Path(start).name if start and Path(start).is_absolute() else start
+        known["starts_from"] = self.hparams.get("pretrained")
         known["seed"] = global_seed()
         return {name: value for name, value in known.items() if value is not None}
 

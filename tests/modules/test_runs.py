@@ -113,7 +113,7 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
     assert "2 episodes of `maze_fo`, seed 10000" in card  # best: the evaluation that chose it
     assert "Not evaluated yet." in (tmp_path / "last" / "README.md").read_text()
     again = load_module(tmp_path / "last.ckpt")
-    assert again.made_with["starts_from"] == bc_run.name
+    assert again.made_with["starts_from"] == str(bc_run)
     assert again.made_with["steps"] == 3
 
 
