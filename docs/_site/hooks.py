@@ -46,6 +46,8 @@ _GUIDES = (
 )
 _CLI = "cli.md"  # is generated
 _REFERENCE = ("commands.md", _CLI, "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
+# A search finds guides first and signatures last.
+_SEARCH_BOOSTS = {"guide/": 4.0, "index.md": 4.0, "reference/api.md": 0.2}
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
@@ -102,10 +104,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to notebooks and games to the pages of the site, and show the first game of a page in it."""
-    # A search finds guides first and signatures last.
-    boost = {"guide": 4.0, "index.md": 4.0, "reference/api.md": 0.2}
-    for start, weight in boost.items():
+    """Rank the page in searches, lead its links to notebooks and games to the site, and show its first game."""
+    for start, weight in _SEARCH_BOOSTS.items():
         if page.file.src_uri.startswith(start):
             page.meta.setdefault("search", {"boost": weight})
     games = _GAMES_LINK.findall(markdown)
