@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 __all__ = ["threads_for"]
 
@@ -24,9 +25,14 @@ def threads_for(model: nn.Module | None) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     is_chosen = bool(os.environ.get("OMP_NUM_THREADS"))
-    if model is not None and not is_chosen and sum(part.numel() for part in model.parameters()) <= _SMALL:
+    if model is not None and not is_chosen and _size(model) <= _SMALL:
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _size(model: nn.Module) -> int:
+    """Return the number of parameters; those of lazy layers are not known yet and do not count."""
+    return sum(part.numel() for part in model.parameters() if not is_lazy(part))

@@ -28,6 +28,8 @@ def test_a_small_model_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch)
     with threads_for(small):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
+    with threads_for(nn.LazyLinear(10)):
+        assert torch.get_num_threads() == 1
     with threads_for(None):
         assert torch.get_num_threads() == 2
     monkeypatch.setattr(threads, "_SMALL", 100)
