@@ -158,9 +158,10 @@ packages: $(VENV)/.dev  ## source archives and wheels of lmrl and of its zoo in 
 	$(PYTHON) -m venv dist/venv
 	dist/venv/bin/python -m pip install --quiet -c requirements/constraints.txt dist/*.whl
 	mkdir dist/empty
-	cd dist/empty && export PATH="$(abspath dist/venv/bin):$$PATH" HF_HUB_OFFLINE=1 && set -ex \
+	cd dist/empty && export PATH="$(abspath dist/venv/bin):$$PATH" HF_HUB_OFFLINE=1 && set -x \
 	&& lmrl --version && lmrl zoo list && lmrl evaluate --policy zoo:maze_fo/ilql --episodes 25 \
-	&& lmrl data generate text_nav_fo --size 20 && lmrl fit --config configs/text_nav_fo/bc.yaml --trainer.max_steps=2
+	&& lmrl data generate text_nav_fo --size 20 \
+	&& lmrl fit --config configs/text_nav_fo/bc.yaml --data.init_args.size=20 --trainer.max_steps=2
 	rm -rf dist/venv dist/empty
 
 clean:  ## remove the virtual environment and the caches (not data, models, runs or reports)
