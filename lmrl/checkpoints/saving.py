@@ -126,12 +126,15 @@ def facts(module: SavedModule) -> dict[str, Any]:
             reads["system"] = window.system
     if module.told:
         reads["told"] = module.told
-    made_with = dict(module.made_with)
+    return {"algorithm": module.name, **_published(module.made_with), **reads, **settings}
+
+
+def _published(made_with: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with the start's folder alone, where its path is absolute: files that people publish hold them."""
     start = made_with.get("starts_from")
-    # Cards are published: of an absolute path they show the folder alone, not where a user keeps it.
-    if start is not None and Path(start).is_absolute():
-        made_with["starts_from"] = Path(start).name
-    return {"algorithm": module.name, **made_with, **reads, **settings}
+    if start is None or not Path(start).is_absolute():
+        return dict(made_with)
+    return {**made_with, "starts_from": Path(start).name}
 
 
 def generation_defaults(module: SavedModule) -> GenerationConfig:
@@ -405,7 +408,12 @@ def write_folder(
     # Names with an underscore are those that LightningCLI adds.
     arguments = {name: value for name, value in module.hparams.items() if not name.startswith("_")}
     steps = module.global_step or module.made_with.get("steps")  # a module that was loaded has no trainer
-    about = {"hyper_parameters": _arguments(module, arguments), **_entry(module, steps)}
+    noted = _arguments(module, arguments)
+    if noted["tokenizer"] not in BUNDLED:
+        noted["tokenizer"] = None  # the folder holds the tokenizer; its path says where a user keeps files
+    about = {"hyper_parameters": noted, **_entry(module, steps)}
+    if module.hparams["lora"] is None:  # adapters need the path of their model
+        about["made_with"] = _published(about["made_with"])
     export(folder, module.model, module.tokenizer, values, card, defaults, settings, model_weights, base, about)
 
 

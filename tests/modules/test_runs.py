@@ -117,6 +117,14 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
     assert again.made_with["steps"] == 3
 
 
+def test_a_folder_holds_no_path_of_the_machine_that_made_it(data_path: Path, tmp_path: Path) -> None:
+    """People publish these folders."""
+    fit(BC(architecture=TINY, task_tokens="wordle"), data(data_path), tmp_path / "start")
+    fit(FilteredBC(pretrained=str(tmp_path / "start")), data(data_path), tmp_path / "run")
+    assert str(tmp_path) not in (tmp_path / "run" / "last" / "lmrl.json").read_text()
+    assert load_module(tmp_path / "run" / "last").made_with["starts_from"] == "start"
+
+
 def test_export_writes_the_folder_of_a_run_anywhere(
     bc_run: Path, data_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
