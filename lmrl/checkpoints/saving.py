@@ -130,7 +130,7 @@ def facts(module: SavedModule) -> dict[str, Any]:
 
 
 def _published(made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with the start's folder alone, where its path is absolute: files that people publish hold them."""
+    """Return the facts without the folders above the start, if its path is absolute: they appear in published files."""
     start = made_with.get("starts_from")
     if start is None or not Path(start).is_absolute():
         return dict(made_with)

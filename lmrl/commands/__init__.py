@@ -4,13 +4,10 @@ from typing import TYPE_CHECKING
 
 from lmrl.utils.lazy import exports
 
-__all__ = ["evaluate_file", "threads_for"]
+__all__ = ["evaluate_file"]
 
 if TYPE_CHECKING:
     from lmrl.commands.recorded import evaluate_file
-    from lmrl.utils.threads import threads_for
 
-# They need torch, for which players without a model do not wait.
-__getattr__, __dir__ = exports(
-    __name__, {"evaluate_file": "lmrl.commands.recorded", "threads_for": "lmrl.utils.threads"}
-)
+# It needs torch, for which players without a model do not wait.
+__getattr__, __dir__ = exports(__name__, {"evaluate_file": "lmrl.commands.recorded"})

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lmrl import commands
+from lmrl import commands, utils
 from lmrl.data.storage import read_dataset
 from lmrl.envs import registry
 from lmrl.envs.registry import chat_prompt
@@ -157,7 +157,7 @@ def evaluate_command(
     check_range("[0, inf)", seed=seed)
     published = {} if rerank else dict(spec.published_settings)
     bar = _bar(spec.task.name, episodes, disable=human)
-    threads = nullcontext() if loaded.module is None else commands.threads_for(loaded.module)
+    threads = nullcontext() if loaded.module is None else utils.threads_for(loaded.module)
     with locked(out, "evaluation folder"), terminated_by_exception(), threads, bar as counts:
         scores = record_evaluation(
             loaded,

@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmrl import policies
+from lmrl import policies, utils
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.loading import PolicySpec
@@ -82,8 +82,8 @@ def tune(
             check_range(interval, **{f"{name} {value}": value})
     spec = PolicySpec.parse(str(run))
     task = spec.task
-    trained = spec.load(env).policy
-    trained_beta = trained.beta if isinstance(trained, policies.ValueGuidedPolicy) else None
+    trained = spec.load(env)
+    trained_beta = trained.policy.beta if isinstance(trained.policy, policies.ValueGuidedPolicy) else None
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
         if top_p < 1:
@@ -95,8 +95,10 @@ def tune(
     for sampling, beta in product(ways_to_sample, tried_betas):
         settings = sampling if beta is None else sampling | {"beta": beta}
         loaded = spec.load(env, **settings, **placed)
-        scores = evaluate(loaded, task.name, episodes, seed, slots=slots, env=env, selection=True).scores()
-        # The same seed for each pair, so that all pairs play the same games.
+        with utils.threads_for(trained.module):
+            # The same seed for each pair, so that all pairs play the same games.
+            evaluation = evaluate(loaded, task.name, episodes, seed, slots=slots, env=env, selection=True)
+        scores = evaluation.scores()
         low, high = scores["return_ci"]
         tried.append(Tried(settings, float(scores["return_mean"]), (float(low), float(high))))
         if on_tried is not None:

@@ -45,7 +45,7 @@ def test_the_user_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_training_and_evaluation_use_it(data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_use_it(data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     plain = torch.set_num_threads
 
@@ -59,3 +59,6 @@ def test_training_and_evaluation_use_it(data_path: Path, tmp_path: Path, monkeyp
     assert seen == [1, 2]
     assert main(["evaluate", "--policy", str(tmp_path), "--episodes", "1", "--env", "max_steps=2"]) == 0
     assert seen == [1, 2, 1, 2]
+    words = ["--temperatures", "1", "--episodes", "1", "--env", "max_steps=2"]
+    assert main(["tune", str(tmp_path), *words]) == 0
+    assert seen == [1, 2, 1, 2, 1, 2]
