@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from lmrl.errors import without_secrets
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Step
+from lmrl.utils.threads import SHARE
 
 __all__ = ["LMRL", "CommandFailed", "Processes"]
 
@@ -90,7 +91,8 @@ class Processes:
         """Return the exit code and, where it is known, the CPU seconds, which do not depend on other processes."""
         threads = str(self.threads)
         # Torch reads OMP_NUM_THREADS. Logs are files: without colours, and written at once instead of by full buffers.
-        variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, SHARE: threads}
+        variables |= {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
         with self._lock:
             if self._closed:
                 raise CommandFailed("not started: interrupted")

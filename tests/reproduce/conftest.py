@@ -47,7 +47,7 @@ elif verb == "fit":
     if Path(f"need-{name}").exists():
         assert Path("runs", task, Path(f"need-{name}").read_text(), "last.ckpt").is_file()
     (folder / "metrics.csv").write_text("epoch,step,train/loss\\n0,5,1.5\\n")
-    (folder / "words.json").write_text(json.dumps([words, os.environ["OMP_NUM_THREADS"]]))
+    (folder / "words.json").write_text(json.dumps([words, os.environ["OMP_NUM_THREADS"], os.environ["LMRL_SHARE"]]))
     with open("trained.txt", "a") as log:
         print(name + ("-again" if again else ""), file=log)
     stopped = Path(f"stop-{name}").exists() and not again

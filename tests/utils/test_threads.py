@@ -9,7 +9,7 @@ from torch import nn
 
 from lmrl.cli import main
 from lmrl.utils import threads
-from lmrl.utils.threads import threads_for
+from lmrl.utils.threads import SHARE, threads_for
 
 
 @pytest.fixture
@@ -42,6 +42,9 @@ def test_the_user_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with threads_for(nn.Linear(1, 1)):
         assert torch.get_num_threads() == 2
+    monkeypatch.setenv(SHARE, "2")
+    with threads_for(nn.Linear(1, 1)):
+        assert torch.get_num_threads() == 1, "the share of the cores that reproduce gives is no choice of the user's"
 
 
 @pytest.mark.usefixtures("two_threads")
