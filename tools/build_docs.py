@@ -21,6 +21,7 @@ from lmrl.envs import registry
 from lmrl.evaluation.records import read_records
 from lmrl.evaluation.run_folder import transcript
 from lmrl.evaluation.scores import Score, score, task_scores
+from lmrl.report.fair import fair_rows, table_of
 from lmrl.report.tables import Table, footnotes, named, overview, scored
 from lmrl.report.wording import UNKNOWN, duration, label, number, ordered, percent, with_interval
 from lmrl.reproduce import OFFLINE, ONLINE
@@ -28,6 +29,7 @@ from lmrl.reproduce import OFFLINE, ONLINE
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECORDS = ROOT / "results" / "cpu"
+FAIR = ROOT / "results" / "protocol"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
@@ -133,6 +135,11 @@ def of_quickstart(task: str) -> str:
 def of_table(table: Table) -> str:
     """A table of the report in Markdown."""
     return grid(table.heads, table.rows)
+
+
+def of_fair(base: str | None) -> str:
+    """Return the fair table, or with a base its differences from the runs of this method."""
+    return of_table(table_of(fair_rows(FAIR), base))
 
 
 def of_zoo() -> str:
@@ -301,6 +308,10 @@ def generated(mark: str) -> str | None:
     kind, _, name = mark.partition(" of ")
     if kind == "results":
         return RESULTS[name]() if name in RESULTS else of_task(name)
+    if mark == "fair scores":
+        return of_fair(None)
+    if mark.startswith("fair differences from "):
+        return of_fair(mark.removeprefix("fair differences from "))
     if kind == "peers":
         return of_peers(name)
     if kind == "expected":

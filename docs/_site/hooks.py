@@ -19,6 +19,7 @@ from lmrl.commands.arguments import command_reference
 from lmrl.evaluation.curves import Curve, Curves
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.play.viewer import write_view
+from lmrl.report.fair import fair_rows, plot_compute, plot_heat_map
 from lmrl.report.pictures import draw_curves, draw_probes, plot_health
 
 _GUIDES = (
@@ -45,12 +46,22 @@ _GUIDES = (
     "tips.md",
 )
 _CLI = "cli.md"  # is generated
-_REFERENCE = ("commands.md", _CLI, "api.md", "configurations.md", "logged_keys.md", "files.md", "protocol.md")
+_REFERENCE = (
+    "commands.md",
+    _CLI,
+    "api.md",
+    "configurations.md",
+    "logged_keys.md",
+    "files.md",
+    "results.md",
+    "protocol.md",
+)
 # A search finds guides first and signatures last.
 _SEARCH_BOOSTS = {"guide/": 4.0, "index.md": 4.0, "reference/api.md": 0.2}
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}
 _NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _RECORDS = Path(__file__).parents[2] / "results" / "cpu"
+_FAIR = Path(__file__).parents[2] / "results" / "protocol"
 _GAMES_LINK = re.compile(r"\]\(((?:\.\./)+)games/(\w+)\.jsonl\)")
 # On the repository's pages links lead to the notebooks themselves, here to the pages made of them.
 _NOTEBOOK_LINK = re.compile(r"\]\(\.\./((?:\.\./)*)notebooks/(\w+)\.ipynb\)")
@@ -122,13 +133,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _pictures() -> dict[str, bytes]:
-    """Draw the learning curves and probes of the records; PNG by file name."""
+    """Draw the learning curves and probes of the records, and the fair table; PNG by file name."""
     tasks = [path.stem for path in sorted(_RECORDS.glob("*.jsonl"))]
     records = {task: read_records(_RECORDS, task) for task in tasks}
     curves = {task: read_record_curves(_RECORDS, task) for task in tasks}
     with TemporaryDirectory() as folder:
         drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder)), Path(folder) / "health.png"]
         plot_health(_health(), drawn[-1])
+        rows = fair_rows(_FAIR)
+        for name, plot in {"fair_scores.png": plot_heat_map, "fair_compute.png": plot_compute}.items():
+            drawn.append(Path(folder) / name)
+            plot(rows, drawn[-1])
         return {path.name: path.read_bytes() for path in drawn}
 
 

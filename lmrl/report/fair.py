@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from lmrl.envs import registry
 from lmrl.envs.scores import normalize
 from lmrl.evaluation.intervals import Interval, student_mean
-from lmrl.evaluation.records import Record
+from lmrl.evaluation.records import Record, read_records
 from lmrl.report.plots import STYLE, grid_of_panels
 from lmrl.report.tables import Table
 from lmrl.report.wording import NO_SPREAD, UNKNOWN, colour, label, number, ordered, with_interval
 
-__all__ = ["FairCell", "Row", "Rows", "fair_row", "paired", "plot_compute", "plot_heat_map", "table_of"]
+__all__ = ["FairCell", "Row", "Rows", "fair_row", "fair_rows", "paired", "plot_compute", "plot_heat_map", "table_of"]
 
 START = "bc"
 _SHARES = {"at_25": 0.25, "at_50": 0.5}
@@ -46,6 +46,16 @@ Row: TypeAlias = Mapping[str, Mapping[int, FairCell]]
 """Method to training seed to cell, of one task."""
 Rows: TypeAlias = Mapping[str, Row]
 """Task to row."""
+
+
+def fair_rows(place: Path) -> Rows:
+    """Return all rows of which a folder of records holds trained cells, in the order of the tasks."""
+    rows = {}
+    for task in registry.tasks():
+        row = fair_row(read_records(place, task)) if (place / f"{task}.jsonl").is_file() else {}
+        if row:
+            rows[task] = row
+    return rows
 
 
 def fair_row(records: Mapping[str, Mapping[int, Record]]) -> Row:

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.markup import escape
 from rich.table import Table
 
+from lmrl.errors import without_secrets
 from lmrl.evaluation.result_json import write_json
 from lmrl.integrations.optuna.space import Range, Space, Value, overlay
 from lmrl.integrations.optuna.trials import Sweep, Trial, best_of
@@ -49,7 +51,8 @@ def write_outcome(sweep: Sweep, trials: Sequence[Trial]) -> None:
         records.append(record)
         rows.append(row)
     space = dict(zip(sweep.space, map(repr, sweep.space.values()), strict=True))
-    write_json({"space": space, "trials": records}, sweep.out / "table.json")
+    training = shlex.join(["lmrl", *without_secrets(sweep.words)])  # of all trials, without what differs
+    write_json({"command": training, "space": space, "trials": records}, sweep.out / "table.json")
     text = io.StringIO(newline="")
     heads = ["trial", "state", "return", "return_low", "return_high", "normalized", "success_rate", *sweep.space]
     writer = csv.DictWriter(text, heads)

@@ -131,8 +131,9 @@ def test_trials_are_scored_by_games_of_their_own_and_the_best_is_an_overlay(plac
     lines = (place / "sweep/best.yaml").read_text().splitlines()
     assert lines[0].startswith(f"# Trial {best.number} of a sweep over run.yaml")
     assert f"lr: {best.settings['model.init_args.lr']}" in lines[3]
-    table = json.loads((place / "sweep/table.json").read_text())["trials"]
-    assert [line["return_mean"] for line in table] == [trial.scores["return_mean"] for trial in found]
+    table = json.loads((place / "sweep/table.json").read_text())
+    assert table["command"] == "lmrl fit --config run.yaml --seed_everything 3 --trainer.max_steps=7"
+    assert [line["return_mean"] for line in table["trials"]] == [trial.scores["return_mean"] for trial in found]
     assert len((place / "sweep/table.csv").read_text().splitlines()) == 5
     assert (place / "sweep/sweep.png").stat().st_size > 10_000
 
