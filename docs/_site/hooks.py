@@ -141,9 +141,10 @@ def _pictures() -> dict[str, bytes]:
         drawn = [*draw_curves(curves, Path(folder)), *draw_probes(records, Path(folder)), Path(folder) / "health.png"]
         plot_health(_health(), drawn[-1])
         rows = fair_rows(_FAIR)
-        for name, plot in {"fair_scores.png": plot_heat_map, "fair_compute.png": plot_compute}.items():
-            drawn.append(Path(folder) / name)
-            plot(rows, drawn[-1])
+        if rows:
+            plot_heat_map(rows, Path(folder) / "fair_scores.png")
+            plot_compute(rows, Path(folder) / "fair_compute.png")
+            drawn += [Path(folder) / "fair_scores.png", Path(folder) / "fair_compute.png"]
         return {path.name: path.read_bytes() for path in drawn}
 
 

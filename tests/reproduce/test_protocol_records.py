@@ -13,6 +13,7 @@ from lmrl.utils.configuration import configs_folder
 
 RECORDS = Path(__file__).parents[2] / "results" / "protocol"
 ROWS = sorted(path.stem for path in RECORDS.glob("*.jsonl"))
+TRIALS = sorted(RECORDS.glob("trials/*/*.json"))
 SCRIPTED = ("data", "random", "behaviour", "optimal")
 TRIALS_SEED = 4
 
@@ -82,18 +83,24 @@ def test_every_method_tries_as_many_decoding_settings_and_plays_the_same_games(t
 
 
 @pytest.mark.parametrize("task", ROWS)
-def test_every_method_has_the_best_of_four_trials(task: str) -> None:
-    shared = row_settings(task)
-    for method in {protocol.method_of(cell["algorithm"]) for cell in cells(task)} - {protocol.START}:
-        table = json.loads((RECORDS / "trials" / task / f"{method}.json").read_text(encoding="utf-8"))
-        words = shlex.split(table["command"])
-        assert words[words.index("--seed_everything") + 1] == str(TRIALS_SEED), method
-        assert f"--compute.tflop={shared['compute']['tflop'] / 4:g}" in words, method
-        assert f"--model.pretrained=runs/protocol/seed_{TRIALS_SEED}/{task}/{protocol.START}" in words, method
-        assert [trial["state"] for trial in table["trials"]] == ["done"] * 4, method
-        for trial in table["trials"]:
-            assert trial["episodes"] == protocol.GAMES, method
-        best = max(table["trials"], key=lambda trial: trial["return_mean"])
-        chosen = OmegaConf.load(configs_folder() / protocol.FOLDER / task / f"{method}.yaml")
-        for option, value in best["settings"].items():
-            assert OmegaConf.select(chosen, option) == value, f"{method}: {option}"
+def test_every_method_has_trials(task: str) -> None:
+    methods = {protocol.method_of(cell["algorithm"]) for cell in cells(task)} - {protocol.START}
+    assert methods == {path.stem for path in TRIALS if path.parent.name == task}
+
+
+@pytest.mark.parametrize("path", TRIALS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_chosen_setting_is_the_best_of_four_trials_with_a_quarter_of_the_compute(path: Path) -> None:
+    task = path.parent.name
+    table = json.loads(path.read_text(encoding="utf-8"))
+    words = shlex.split(table["command"])
+    assert words[words.index("--seed_everything") + 1] == str(TRIALS_SEED)
+    quarter = row_settings(task)["compute"]["tflop"] / 4
+    assert f"--compute.tflop={quarter:g}" in words
+    assert f"--model.pretrained=runs/protocol/seed_{TRIALS_SEED}/{task}/{protocol.START}" in words
+    assert [trial["state"] for trial in table["trials"]] == ["done"] * 4
+    for trial in table["trials"]:
+        assert trial["episodes"] == protocol.GAMES
+    best = max(table["trials"], key=lambda trial: trial["return_mean"])
+    chosen = OmegaConf.load(configs_folder() / protocol.FOLDER / task / path.name.replace(".json", ".yaml"))
+    for option, value in best["settings"].items():
+        assert OmegaConf.select(chosen, option) == value, option
