@@ -167,7 +167,7 @@ def evaluate_command(
             seed=seed,
             slots=1 if human else slots,
             name=spec.name,
-            greedy=partial(load, temperature=0.0) if spec.is_trained and not selection else None,
+            greedy=partial(load, temperature=0.0, module=loaded.module) if spec.is_trained and not selection else None,
             provenance={"policy": spec.name, "decoding": published | decoding},
             on_episode=counts.episode,
             on_turns=counts.turns,

@@ -116,9 +116,9 @@ class PolicySpec:
                 `lmrl.policies.chat.local.LocalChat`.
             vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
             **settings: of a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
-                ``compile``), ``rerank`` and ``device`` as of `lmrl.modules.load_trained`, and ``allow_other_task`` to
-                let it play another task than its own; of a chat model, ``temperature``; at a vLLM server,
-                ``temperature``, ``top_k`` and ``top_p``.
+                ``compile``), ``rerank``, ``device`` and ``module`` as of `lmrl.modules.load_trained`, and
+                ``allow_other_task`` to let it play another task than its own; of a chat model, ``temperature``; at a
+                vLLM server, ``temperature``, ``top_k`` and ``top_p``.
 
         Raises:
             UserError: it was trained on another task, this kind of policy does not have such a setting, or the policy

@@ -239,7 +239,7 @@ def record_evaluation(
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         more |= {"on_turns": on_turns, "finished": tuple(finished)}
         evaluation = evaluate(policy, task, episodes, seed, slots, note, name=name, **more)
-        return write_evaluation(evaluation, directory, _probe(policy, greedy, task, env or {}))
+        return write_evaluation(evaluation, directory, _probe(greedy, task, env or {}))
     except BaseException as error:
         kept = _keep(finished, episodes, Path(directory), facts)
         if not kept:
@@ -325,7 +325,6 @@ def _is_writable(episode: Episode) -> bool:
 
 
 def _probe(
-    policy: Policy | LoadedPolicy,
     greedy: Callable[[], Policy | LoadedPolicy] | None,
     task: str,
     arguments: Mapping[str, Any],
@@ -334,11 +333,7 @@ def _probe(
     probe = registry.probe(task)
     if greedy is None or probe is None:
         return None
-    greedy_policy = greedy()
-    # A training that runs at the same time may have replaced the weights since the policy was loaded.
-    if _weights_of(greedy_policy) != _weights_of(policy):
-        return None
-    return probe.run(unwrapped(greedy_policy), task, arguments)
+    return probe.run(unwrapped(greedy()), task, arguments)
 
 
 def _weights_of(policy: Policy | LoadedPolicy) -> str | None:

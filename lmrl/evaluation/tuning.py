@@ -82,7 +82,8 @@ def tune(
             check_range(interval, **{f"{name} {value}": value})
     spec = PolicySpec.parse(str(run))
     task = spec.task
-    trained = spec.load(env)
+    placed: dict[str, Any] = {} if device is None else {"device": device}
+    trained = spec.load(env, **placed)
     trained_beta = trained.policy.beta if isinstance(trained.policy, policies.ValueGuidedPolicy) else None
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
@@ -90,11 +91,10 @@ def tune(
             ways_to_sample.append({"temperature": 1.0, "top_p": top_p})
     # A run without values has no beta to choose.
     tried_betas: Sequence[float | None] = (None,) if trained_beta is None else betas or sorted({*BETAS, trained_beta})
-    placed: dict[str, Any] = {} if device is None else {"device": device}
     tried = []
     for sampling, beta in product(ways_to_sample, tried_betas):
         settings = sampling if beta is None else sampling | {"beta": beta}
-        loaded = spec.load(env, **settings, **placed)
+        loaded = spec.load(env, module=trained.module, **settings, **placed)
         with utils.threads_for(trained.module):
             # The same seed for each pair, so that all pairs play the same games.
             evaluation = evaluate(loaded, task.name, episodes, seed, slots=slots, env=env, selection=True)

@@ -189,7 +189,14 @@ def find_trained(path: str | Path, *, allow_pickle: bool = False) -> TrainedFile
 
 
 def load_trained(
-    file: Path, task: Task, *, rerank: bool = False, allow_pickle: bool = False, device: str = "cpu", **settings: Any
+    file: Path,
+    task: Task,
+    *,
+    rerank: bool = False,
+    allow_pickle: bool = False,
+    device: str = "cpu",
+    module: Any = None,
+    **settings: Any,
 ) -> LoadedPolicy:
     """Load the policy of a checkpoint or exported folder; `lmrl.load_policy` also finds it by its name.
 
@@ -200,6 +207,7 @@ def load_trained(
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: as of `load_module`.
         device: where its model computes.
+        module: the module of the file, if it was loaded before; the policy then shares its weights.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
             own.
 
@@ -211,12 +219,16 @@ def load_trained(
             raise UserError("rerank reads whole actions and has no decode steps: compile must be left out")
         if not task.actions:
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
-        module: Any = load_module(file, allow_pickle=allow_pickle).to(device)
+        if module is None:
+            module = load_module(file, allow_pickle=allow_pickle)
+        module = module.to(device)
         return _loaded(module.reranker(task.actions, **settings), module)
-    content = _content(file, allow_pickle)
-    kind = _class(file, content)
-    safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
-    module = _made(file, content, kind, **safe).to(device)
+    if module is None:
+        content = _content(file, allow_pickle)
+        kind = _class(file, content)
+        safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
+        module = _made(file, content, kind, **safe)
+    module = module.to(device)
     try:
         policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
     except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named

@@ -13,7 +13,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import tuning
 from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.tuning import TUNED, tune, tuned_settings
-from lmrl.modules import MC
+from lmrl.modules import MC, load
 from lmrl.tokens.encoding import Window
 from lmrl.types import LoadedPolicy, Policy
 
@@ -47,6 +47,23 @@ def test_a_choice_is_made_by_games_that_no_score_counts(run: Path, monkeypatch: 
     monkeypatch.setattr("lmrl.evaluation.tuning.evaluate", spying)
     tune(run, temperatures=(1.0,), episodes=1, seed=4)
     assert asked == [(1, 4, True)]
+
+
+def test_the_weights_are_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        made.append(arguments[0])
+        return make(*arguments, **settings)
+
+    make = load._made
+    monkeypatch.setattr(load, "_made", noted)
+    tune(run, temperatures=(1.0, 0.5), top_ps=(0.9,), episodes=1)
+    assert len(made) == 1
+    # The maze's probe needs a greedy policy.
+    assert main(["evaluate", "--policy", str(run), "--episodes", "1"]) == 0
+    assert (run / "evaluation" / "probe.json").is_file()
+    assert len(made) == 2
 
 
 def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +122,7 @@ def test_a_task_says_which_top_ps_are_tried_and_they_are_so_at_temperature_1(
     load = PolicySpec.load
 
     def spying(spec: PolicySpec, env: object = None, **settings: Any) -> LoadedPolicy:
-        played.append(settings)
+        played.append({name: value for name, value in settings.items() if name != "module"})
         return load(spec, None, **settings)
 
     monkeypatch.setattr(PolicySpec, "load", spying)
