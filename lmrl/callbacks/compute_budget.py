@@ -68,6 +68,7 @@ class ComputeBudget(Callback):
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Become the first callback: a checkpoint that another one writes after a step then counts that step."""
+        self._trainer = trainer
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         others = [callback for callback in callbacks if callback is not self]
         trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
@@ -85,8 +86,6 @@ class ComputeBudget(Callback):
         self._data = trainer.datamodule  # type: ignore[attr-defined]
         self._step_cost = pl_module.step_cost()
         self._round_cost = pl_module.round_cost()
-        if self.spent and self.spent + self._next() > self.budget:  # a run that had ended is resumed
-            trainer.should_stop = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -116,9 +115,10 @@ class ComputeBudget(Callback):
             print(f"compute: {spent} in {trainer.global_step} steps; the next step needs {self._next() / _TERA:.2g}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Operations so far, of the last round and of the last step."""
+        """Operations so far, of the last round, of the last step, and of the next step with its round."""
         self._add_rounds()
         return {
+            "next": self._next(),
             "spent": self.spent,
             "spent_at_last_step": self._spent_at_last_step,
             "round": self._round,
@@ -126,15 +126,18 @@ class ComputeBudget(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the count."""
+        """Continue the count. If the run had ended, stop it here: later, a round would have been played for a step."""
         self.spent = float(state_dict["spent"])
+        if self.spent + float(state_dict.get("next", 0.0)) > self.budget:
+            self._trainer.should_stop = True
         self._spent_at_last_step = float(state_dict["spent_at_last_step"])
         self._round = float(state_dict["round"])
         self._step = float(state_dict["step"])
 
     def _next(self) -> float:
         """Return what the next step costs, with the round that has to be played for it."""
-        is_round_due = isinstance(self._data, OnlineDataModule) and self._data.round_is_used_up
+        data = getattr(self, "_data", None)
+        is_round_due = isinstance(data, OnlineDataModule) and data.round_is_used_up
         return self._step + (self._round if is_round_due else 0.0)
 
     def _add_rounds(self) -> None:

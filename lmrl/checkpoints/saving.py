@@ -26,9 +26,9 @@ from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
 from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
-    "SavedModule", "check_resumed", "check_vocabulary", "class_name", "facts", "generation_defaults",
-    "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry", "read_folder",
-    "recorded_base", "restore_base", "saves_adapters", "write_folder",
+    "SavedModule", "begin_next_epoch", "check_resumed", "check_vocabulary", "class_name", "facts",
+    "generation_defaults", "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry",
+    "read_folder", "recorded_base", "restore_base", "saves_adapters", "write_folder",
 ]  # fmt: skip
 
 
@@ -100,6 +100,37 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
             f"the checkpoint's run has another {name} ({was}, now {new!r}): resume it as it was "
             "(--config RUN/config.yaml --resume), or start a new run from its weights with model.init_args.pretrained"
         )
+
+
+def begin_next_epoch(checkpoint: dict[str, Any]) -> None:
+    """Let a run that ended with an epoch go on with the next one, in place.
+
+    Lightning would go on counting the batches of the epoch before, and cut the next epoch into other windows of
+    accumulation than a run that was not interrupted.
+    """
+    loops = _part(_part(checkpoint, "loops"), "fit_loop")
+    batches = _part(loops, "epoch_loop.batch_progress")
+    epochs = _part(_part(loops, "epoch_progress"), "current")
+    is_epoch_over = epochs.get("ready") == epochs.get("completed")
+    if is_epoch_over and batches.get("is_last_batch"):
+        batches["is_last_batch"] = False
+        for name in ("batch_progress", "scheduler_progress", "automatic_optimization.optim_progress"):
+            _set_current_to_zero(_part(loops, f"epoch_loop.{name}"))
+
+
+def _part(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a part of a checkpoint; an empty one where a damaged file has none."""
+    part = parent.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _set_current_to_zero(progress: dict[str, Any]) -> None:
+    """Set the counters of the current epoch to 0, of this progress and of those in it."""
+    for name, value in progress.items():
+        if name == "current" and isinstance(value, dict):
+            progress[name] = dict.fromkeys(value, 0)
+        elif isinstance(value, dict):
+            _set_current_to_zero(value)
 
 
 def _check_counters(loops: Any) -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.checkpoints.saving import (
+    begin_next_epoch,
     check_resumed,
     check_vocabulary,
     pack_checkpoint,
@@ -301,14 +302,12 @@ class LanguageModule(L.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Let a stop (``trainer.max_time``, `Trainer.should_stop`) wait for the end of the optimizer step.
 
-        In the middle of a step the gradients of its first batches would be lost. After the last of several batches of
-        an epoch, Lightning would resume with other windows of accumulation. A resumed run would then differ.
+        In the middle of a step the gradients of its first batches would be lost, and a resumed run would differ.
         """
-        loop = self.trainer.fit_loop.epoch_loop
         # Callbacks have had their turn: one that wants to stop the run has said so.
         self._stop_waits |= self.trainer.should_stop
-        can_stop = not loop._should_accumulate() and (batch_idx == 0 or not loop._num_ready_batches_reached())
-        self.trainer.should_stop = self._stop_waits and can_stop
+        is_step_over = not self.trainer.fit_loop.epoch_loop._should_accumulate()
+        self.trainer.should_stop = self._stop_waits and is_step_over
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step, and mark the weights as changed: decoding compares their versions to know that its caches are stale."""
@@ -333,6 +332,7 @@ class LanguageModule(L.LightningModule):
         """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""
         if self._trainer is not None and self.trainer.state.fn == "fit":
             check_resumed(self, checkpoint)
+            begin_next_epoch(checkpoint)
         read_entry(self, checkpoint)
         restore_base(self, checkpoint)
 

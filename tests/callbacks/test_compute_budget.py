@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning as L
 import pytest
+import torch
 from lightning.pytorch import Callback
 
 from lmrl.callbacks import ComputeBudget, KeepLast, RolloutCollection
@@ -101,6 +102,29 @@ def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> 
     assert limited("halves", 1_000, ckpt_path=checkpoint, weights_only=True) == whole
     ended = tmp_path / "whole" / "last.ckpt"
     assert limited("whole", 1_000, ckpt_path=ended, weights_only=True) == whole, "nothing was left to spend"
+
+
+def test_a_run_ends_whose_every_step_is_the_end_of_a_round(bc_run: str, tmp_path: Path) -> None:
+    """No micro-batch but the last one of a round completes a step."""
+
+    def limited(name: str, tflop: float, steps: int, **more: Any) -> tuple[float, int, Any]:
+        ends = ComputeBudget(tflop)
+        module = GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS)
+        data = rounds(epochs=1)
+        settings = {"accumulate_grad_batches": 100}
+        run = fit(module, data, tmp_path / name, steps, [KeepLast(), ends], Rounds(), settings, **more)
+        return ends.spent, run.global_step, module.model.state_dict()
+
+    of_four, _, _ = limited("free", 1.0, 4)
+    budget = 1.01 * of_four / 1e12
+    spent, steps, weights = limited("whole", budget, 1_000)
+    assert (spent, steps) == (of_four, 4)
+    limited("halves", budget, 2)
+    checkpoint = tmp_path / "halves" / "last.ckpt"
+    spent, steps, resumed = limited("halves", budget, 1_000, ckpt_path=checkpoint, weights_only=True)
+    assert (spent, steps) == (of_four, 4)
+    for name, tensor in weights.items():
+        assert torch.equal(resumed[name], tensor), name
 
 
 def test_the_reference_model_and_a_penalty_cost_more(bc_run: str) -> None:

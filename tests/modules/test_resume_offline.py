@@ -191,6 +191,26 @@ def test_a_run_that_is_stopped_in_an_accumulation_window_goes_on_bit_by_bit(
             assert torch.equal(tensor, again["state_dict"][name]), (batch, name)
 
 
+def test_a_run_that_ended_with_an_epoch_goes_on_bit_by_bit(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    """An epoch has seven micro-batches and three steps. The next epoch begins with a window of its own."""
+
+    def run(root: Path, steps: int) -> None:
+        last = root / "last.ckpt"
+        torch.manual_seed(last.is_file())
+        module = BC(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0)
+        go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+        one = trainer(root, steps, [KeepLast()], accumulate_grad_batches=3)
+        one.fit(module, MazeDataModule("maze_fo", batch_size=100, path=str(data_path)), **go)
+
+    run(tmp_path / "whole", 6)
+    run(tmp_path / "parts", 3)
+    run(tmp_path / "parts", 6)
+    whole, parts = (torch.load(tmp_path / name / "last.ckpt", weights_only=True) for name in ("whole", "parts"))
+    assert whole["global_step"] == parts["global_step"] == 6
+    for name, tensor in whole["state_dict"].items():
+        assert torch.equal(tensor, parts["state_dict"][name]), name
+
+
 def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
     learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
 
