@@ -147,7 +147,7 @@ def test_kept_contents_follow_their_file_and_are_not_changed_by_use(folder: Path
 def test_a_run_file_of_ones_own_needs_no_more_than_the_docs_show(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = defaults_file().parents[1] / "docs" / "reference" / "configurations.md"
+    page = defaults_file().parents[1] / "docs" / "reference" / "commands.md"
     (text,) = re.findall("```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (folder / "mine.yaml").write_text(text)
     found = shown(capsys, "--config", "mine.yaml")
