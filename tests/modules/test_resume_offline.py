@@ -211,6 +211,14 @@ def test_a_run_that_ended_with_an_epoch_goes_on_bit_by_bit(bc_run: str, data_pat
         assert torch.equal(tensor, parts["state_dict"][name]), name
 
 
+def test_a_module_that_was_stopped_can_be_trained_again(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    module = BC(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0)
+    for name, callbacks, steps in (("stopped", [Stopped(1, None)], 1), ("again", [], 3)):
+        one = trainer(tmp_path / name, 3, callbacks)
+        one.fit(module, MazeDataModule("maze_fo", batch_size=100, path=str(data_path)))
+        assert one.global_step == steps
+
+
 def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
     learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
 
