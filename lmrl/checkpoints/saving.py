@@ -103,16 +103,26 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
 
 
 def begin_next_epoch(checkpoint: dict[str, Any]) -> None:
-    """Let a run that ended with an epoch go on with the next one, in place.
+    """Let a run that was saved at the end of an epoch go on with the next one, in place.
 
     Lightning would go on counting the batches of the epoch before, and cut the next epoch into other windows of
     accumulation than a run that was not interrupted.
     """
     loops = _part(_part(checkpoint, "loops"), "fit_loop")
     batches = _part(loops, "epoch_loop.batch_progress")
-    epochs = _part(_part(loops, "epoch_progress"), "current")
-    is_epoch_over = epochs.get("ready") == epochs.get("completed")
-    if is_epoch_over and batches.get("is_last_batch"):
+    epochs = _part(loops, "epoch_progress")
+    if not batches.get("is_last_batch"):
+        return
+    total = _part(batches, "total")
+    if total.get("processed") == total.get("started") != total.get("completed"):
+        # Saved in the hook after the batch, before this batch, its step and its epoch were counted.
+        total["completed"] = total["processed"]
+        for counters in (_part(epochs, "total"), _part(epochs, "current")):
+            counters["processed"] = counters["completed"] = counters.get("started", 0)
+        state = _part(loops, "epoch_loop.state_dict")
+        state["_batches_that_stepped"] = state.get("_batches_that_stepped", 0) + 1
+    current = _part(epochs, "current")
+    if current.get("ready") == current.get("completed"):
         batches["is_last_batch"] = False
         for name in ("batch_progress", "scheduler_progress", "automatic_optimization.optim_progress"):
             _set_current_to_zero(_part(loops, f"epoch_loop.{name}"))

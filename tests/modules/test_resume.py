@@ -130,3 +130,32 @@ def test_a_run_that_has_ended_plays_no_round(bc_run: str, tmp_path: Path) -> Non
     learn_rounds(tmp_path, bc_run)
     learn_rounds(tmp_path, bc_run, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert not (tmp_path / "metrics.csv").exists()  # nothing was logged, where Lightning begins a new file
+
+
+class KeepsCopies(Callback):
+    """Copies each last.ckpt as ``STEP.ckpt`` when the next batch begins."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        root = Path(trainer.default_root_dir)
+        if (root / "last.ckpt").is_file():
+            shutil.copy(root / "last.ckpt", root / f"{saved(root)['global_step']}.ckpt")
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_run_that_was_killed_between_rounds_keeps_its_windows(step: int, bc_run: str, tmp_path: Path) -> None:
+    """A round of five micro-batches and windows of two: the windows are 2, 2 and 1, so the third step ends a round."""
+
+    def trained(name: str, **more: Any) -> dict[str, Any]:
+        module = PPO(pretrained=bc_run, lr=1e-3, lr_schedule="constant", warmup_steps=0, critic="shared")
+        callbacks = [KeepLast(every_n_steps=1), KeepsCopies()]
+        playing = RolloutCollection(episodes=6, slots=4)
+        data = rounds(batch_size=6)
+        fit(module, data, tmp_path / name, 6, callbacks, playing, {"accumulate_grad_batches": 2}, **more)
+        return saved(tmp_path / name)
+
+    whole = trained("whole")
+    assert torch.load(tmp_path / "whole" / "3.ckpt", weights_only=True)["OnlineDataModule"]["consumed"] == 5
+    resumed = trained("resumed", ckpt_path=tmp_path / "whole" / f"{step}.ckpt", weights_only=True)
+    for name, tensor in whole["state_dict"].items():
+        assert torch.equal(tensor, resumed["state_dict"][name]), name
+    assert whole["OnlineDataModule"]["round"] == resumed["OnlineDataModule"]["round"]
