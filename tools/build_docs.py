@@ -35,7 +35,14 @@ GAMES = ROOT / "docs" / "games"
 ZOO = ROOT / "zoo" / "lmrl_zoo" / "policies"
 BLOCK = re.compile(r"(<!-- (?!end of )([^>]+?) -->\n)(.*?)(<!-- end of [\w ]+ -->)", re.DOTALL)
 """A generated part of a page: its mark, what the mark says, the text, and the mark at the end."""
-LEFT_OUT = {f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")}
+LEFT_OUT = {
+    *(f"a round of PPO, {task}, V after the last observation, share of it" for task in ("maze_fo", "wordle")),
+    *(
+        f"ILQL, {batch}, {part}_loss of both"
+        for batch in ("32 rows of 128 tokens", "32 games of Wordle")
+        for part in ("q", "v", "cql")
+    ),
+}
 """Rows of the comparisons with other packages that the page does not show."""
 RATIOS = (
     ("all", "rollout", "twenty_questions, slots / generate"),
