@@ -247,21 +247,6 @@ def of_ratios() -> str:
     return grid(["benchmark", "ratio", "measured", "machine"], lines)
 
 
-def of_chat_model() -> str:
-    """Return a row per algorithm: tokens per second and peak memory of learning with SmolLM2, and the machine."""
-    (path,) = BENCHMARKS.glob("chat_model-*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    rows: dict[str, dict[str, str]] = {}
-    for row in record["rows"]:
-        subject, _, quantity = row["name"].partition(": ")
-        _, name, *weights = subject.split(", ")
-        if quantity in ("learning", "peak memory") and weights:
-            rows.setdefault(name, {})[f"{weights[0]}: {quantity}"] = row["shown"]
-    heads = list(next(iter(rows.values())))
-    table = grid(["algorithm", *heads], [[name, *[found[head] for head in heads]] for name, found in rows.items()])
-    return f"{table}\n\n{record['machine']['cpu']}, one thread, float32."
-
-
 def of_first_game() -> str:
     """Return a sentence that says how long ``make demo`` takes."""
     (path,) = BENCHMARKS.glob("first_game-*.json")
@@ -349,8 +334,6 @@ def generated(mark: str) -> str | None:
         return of_first_game()
     if mark == "anchors":
         return of_anchors()
-    if mark == "chat model":
-        return of_chat_model()
     if mark == "ratios":
         return of_ratios()
     if mark.startswith("shown: "):
