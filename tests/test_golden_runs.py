@@ -106,7 +106,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model.loss_agg_mode": "seq-mean-token-mean",
         "model.use_kl_in_reward": True,
     },
-    "hgpo": {**GROUPS, "model.history": 1, "model.advantage": "rloo"},
+    "hgpo": {**GROUPS, "seed_everything": 8, "model.history": 1, "model.advantage": "rloo"},
     "gagpo": {**GROUPS, "model.gae_lambda": 0.5},
     "online_filtered_bc": {**ROUND, "model.success": False, "model.top_fraction": 0.5, "data.keep_replay": True},
     "online_archer": {

@@ -250,9 +250,10 @@ def test_of_adapters_only_their_weights_are_handed_over(max_staleness: int, bc_r
         assert "/collective_rpc" not in server.asked
         load = "/v1/load_lora_adapter"
         unload = "/v1/unload_lora_adapter"
-        assert server.asked[:4] == [load, load, unload, load]
+        asked = list(server.asked)
+        # Of a round ahead the adapters may be on their way when the run ends.
+        assert len(asked) >= 5 and asked == [load, *[load, unload] * 3][: len(asked)], "earlier ones are forgotten"
         assert len(set(played)) >= 3 and "tiny" not in played, "each round has adapters of its own"
-        assert len(server.adapters) == 1, "those of earlier rounds are forgotten"
     gaps = column(tmp_path, "rollout/logprob_gap")
     fresh = gaps if max_staleness == 0 else gaps[:1]
     assert max(fresh) < 1e-3, "adapters are rounded to bfloat16"
