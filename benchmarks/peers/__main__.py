@@ -24,6 +24,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "vllm": ("openai",),
     "training": ("trl",),
     "learning": ("trl",),
+    "learning_agilerl": ("agilerl",),
     "ilql": ("agilerl",),
     "statistics": ("rliable",),
     "games": ("textarena", "gem"),

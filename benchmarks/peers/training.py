@@ -28,17 +28,17 @@ from trl import GRPOConfig, GRPOTrainer
 import lmrl
 from benchmarks.engine import chatty_lm
 from benchmarks.peers.beside import OURS, REPEATS, alternating, beside
+from benchmarks.peers.curves import WholeHistory, quiet_trainer
 from benchmarks.row import Row
 from lmrl.callbacks import RolloutCollection
-from lmrl.datamodules import OnlineDataModule
 from lmrl.envs.registry import task as find_task
 from lmrl.integrations.hf_datasets import datasets_package
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import GRPO, PPO, LanguageModule
 from lmrl.policies.lm import stop_ids
-from lmrl.tokens.encoding import Encoder, Window
+from lmrl.tokens.encoding import Encoder
 
-__all__ = ["Bare", "WholeHistory", "bare_tokenizer", "quiet_trainer", "run", "trl_trainer"]
+__all__ = ["Bare", "bare_tokenizer", "run", "trl_trainer"]
 
 PACKAGES = ("trl", "transformers", "accelerate", "datasets")
 GROUPS = 8
@@ -248,14 +248,6 @@ def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool =
     return _block(stamps.seen, rounds), trainer
 
 
-class WholeHistory(OnlineDataModule):
-    """A datamodule whose rounds are read and learned with whole histories."""
-
-    def window(self) -> Window:
-        """Return a window over whole histories."""
-        return Window(None, super().window().tokens)
-
-
 class _Clock(L.Callback):
     def __init__(self, collection: RolloutCollection) -> None:
         self.collection = collection
@@ -263,22 +255,6 @@ class _Clock(L.Callback):
 
     def on_train_batch_end(self, *args: Any) -> None:
         self.seen.append((perf_counter(), self.collection._seconds))
-
-
-def quiet_trainer(folder: Path, steps: int, callbacks: list[L.Callback]) -> L.Trainer:
-    """Return a trainer of Lightning that clips gradients at 1 and writes and prints nothing."""
-    return L.Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        max_steps=steps,
-        gradient_clip_val=1.0,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        callbacks=callbacks,
-    )
 
 
 def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, rounds: int) -> Block:

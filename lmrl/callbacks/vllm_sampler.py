@@ -48,7 +48,7 @@ class _Served(NamedTuple):
 
 
 class VLLMSampler(Callback):
-    """Has a vLLM server sample the rounds of PPO and GRPO that `RolloutCollection` plays.
+    """Has a vLLM server sample the rounds of PPO and the GRPO family that `RolloutCollection` plays.
 
     Before each round the weights are written to a folder, from which the server reads them; then it forgets its prefix
     cache. The folder is replaced in one step, so a server that was started from it and dies comes back with the weights

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("trl")
 
-from benchmarks.peers import learning, training
+from benchmarks.peers import curves, learning, training
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import GRPO
 from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode
@@ -23,7 +23,7 @@ from lmrl.types import Episode
 
 @pytest.mark.nightly
 def test_both_sides_play_rounds_that_return_alike(tmp_path: Path) -> None:
-    start = learning.start_of("wordle", tmp_path / "start")
+    start = curves.start_of("wordle", tmp_path / "start")
     mine = learning.ours("wordle", start, tmp_path / "ours", 4, rounds=2)
     other = learning.theirs("wordle", start, tmp_path / "theirs", 4, rounds=2)
     assert len(mine) == len(other) == 2
@@ -49,7 +49,7 @@ def test_the_gradient_of_a_round_is_the_same(tmp_path: Path, monkeypatch: pytest
         return loss
 
     monkeypatch.setattr(training.Timed, "_compute_loss", noted_loss)
-    start = learning.start_of("wordle", tmp_path / "start")
+    start = curves.start_of("wordle", tmp_path / "start")
     learning.theirs("wordle", start, tmp_path / "theirs", 0, rounds=1)
 
     module = GRPO(pretrained=str(start), kl_weight=0.0, loss_agg_mode="seq-mean-token-mean")
@@ -76,7 +76,7 @@ def _read_by_lmrl(module: GRPO, seen: dict[str, Any], encoder: Encoder) -> list[
         number = next(number for number, (texts, _) in left.items() if texts[1::2] == actions)
         texts, total = left.pop(number)
         rewards = (0.0,) * (len(actions) - 1) + (total,)
-        info = {"group": number // learning.GROUP_SIZE}
+        info = {"group": number // curves.GROUP_SIZE}
         episode = Episode("wordle", tuple(texts[::2]), tuple(actions), rewards, True, False, 0, info, tuple(said))
         parts = list(segments(episode, encoder, Window(None, 1000)))
         with torch.no_grad():
@@ -90,6 +90,6 @@ def _read_by_lmrl(module: GRPO, seen: dict[str, Any], encoder: Encoder) -> list[
 
 def test_the_time_to_a_return_is_that_of_the_first_rounds_that_reach_it() -> None:
     curve = [(float(second), played) for second, played in enumerate([0.0, 4.0, 0.0, 0.0, 2.0, 2.0, 4.0, 4.0])]
-    assert learning.seconds_to(curve, 1.0) == 3.0
-    assert learning.seconds_to(curve, 2.0) == 6.0
-    assert learning.seconds_to(curve, 5.0) is None
+    assert curves.seconds_to(curve, 1.0) == 3.0
+    assert curves.seconds_to(curve, 2.0) == 6.0
+    assert curves.seconds_to(curve, 5.0) is None
