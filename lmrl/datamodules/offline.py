@@ -36,6 +36,7 @@ from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, encoder_for
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
+from lmrl.utils.log_lines import LogLines
 
 __all__ = ["OfflineDataModule", "ResumableBatches", "ResumableLoader"]
 
@@ -464,7 +465,10 @@ class OfflineDataModule(L.LightningDataModule):
         n_observation_tokens = 0
         n_cut = 0  # episodes of which the policy does not read all in front of each action
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
-        for episode, read in zip(episodes, prepared, strict=True):
+        rank, world = rank_and_world_size()
+        lines = LogLines(seconds=10.0, quiet=rank != 0)
+        for number, (episode, read) in enumerate(zip(episodes, prepared, strict=True)):
+            lines.say(f"encoding {self.path.name}: {number:,}/{len(episodes):,} episodes")
             parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
             n_cut += len(parts) > 1 or parts[0].col[0] + 1 == window.tokens
             for segment in parts:
@@ -480,7 +484,6 @@ class OfflineDataModule(L.LightningDataModule):
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
         # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).
-        world = rank_and_world_size()[1]
         batches = world * math.ceil(math.ceil(len(runs) / world) / together)
         workers = self.hparams["num_workers"]
         return (ResumableLoader if shuffle else DataLoader)(

@@ -9,17 +9,18 @@ __all__ = ["LogLines"]
 
 
 class LogLines:
-    """Writes a line to standard error every half minute, where that is no terminal and would show no moving bar."""
+    """Writes a line to standard error every half minute, where no moving bar is shown."""
 
-    def __init__(self, console: Console, seconds: float = 30.0, *, quiet: bool = False) -> None:
+    def __init__(self, console: Console | None = None, seconds: float = 30.0, *, quiet: bool = False) -> None:
         """Choose how often.
 
         Args:
-            console: of the bar; on a terminal nothing is written.
+            console: of the bar, which a terminal shows, so that nothing is written there; None: there is no bar.
             seconds: between two lines.
             quiet: write nothing at all.
         """
-        self._writes = not (quiet or console.is_terminal)
+        has_bar = console is not None and console.is_terminal
+        self._writes = not (quiet or has_bar)
         self._seconds = seconds
         self._written = monotonic()
 

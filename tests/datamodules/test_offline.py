@@ -21,6 +21,7 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.encoding import Encoder
 from lmrl.tokens.segments import Segment
 from lmrl.types import Episode
+from lmrl.utils.log_lines import LogLines
 from tests.helpers.cases import cases
 
 
@@ -44,6 +45,14 @@ def test_every_kept_action_comes_once_an_epoch(path: Path) -> None:
     encoder = Encoder(load_tokenizer())
     expected = np.concatenate([encoder.encode(action) for e in train for action in e.actions])
     assert sorted(tokens.tolist()) == sorted(expected.tolist())
+
+
+def test_long_work_says_how_far_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmrl.datamodules.offline.LogLines", lambda **settings: LogLines(seconds=0.0))
+    ready(path).train_dataloader()
+    assert "encoding maze.parquet: 37/38 episodes\n" in capsys.readouterr().err
 
 
 def test_rewards_are_conserved(path: Path) -> None:

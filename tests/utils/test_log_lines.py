@@ -16,3 +16,8 @@ def test_a_line_is_written_when_it_is_due(
     lines = LogLines(Console(stderr=True, force_terminal=is_terminal), seconds, quiet=quiet)
     lines.say("half")
     assert capsys.readouterr().err == written
+
+
+def test_without_a_bar_a_line_is_written_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    LogLines(seconds=0.0).say("half")
+    assert capsys.readouterr().err == "half\n"
