@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch import Callback, Trainer
 
-from lmrl.callbacks.progress import while_evaluating
+from lmrl.callbacks.progress import say, while_evaluating
 from lmrl.callbacks.saving import save_run
 from lmrl.decoding.sampling import check_decoding
 from lmrl.envs.registry import DIALOGUES
@@ -17,7 +17,7 @@ from lmrl.evaluation import evaluate
 from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
 from lmrl.training.reporting import log_now
-from lmrl.types import Policy
+from lmrl.types import Episode, Policy
 
 __all__ = ["InteractiveEvaluation", "policy_of"]
 
@@ -115,12 +115,15 @@ class InteractiveEvaluation(Callback):
         module.eval()
         with summon_full_params(module, but=module.unused_in_rollouts):
             policy = policy_of(module, self.decoding)
+            counts = _Counts(trainer, self.episodes)
             played = evaluate(
                 policy,
                 self.task.name,
                 self.episodes,
                 self.seed,
                 self.slots,
+                counts.episode,
+                on_turns=counts.turns,
                 env=self.env,
                 together=True,
                 selection=True,
@@ -158,6 +161,23 @@ class InteractiveEvaluation(Callback):
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
         self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
+
+
+class _Counts:
+    """Says how far an evaluation is: a large model on a CPU needs minutes for its first game."""
+
+    def __init__(self, trainer: Trainer, episodes: int) -> None:
+        self._trainer = trainer
+        self._episodes = episodes
+        self._played = 0
+        self._turns = 0
+
+    def episode(self, episode: Episode) -> None:
+        self._played += 1
+
+    def turns(self, count: int) -> None:
+        self._turns += count
+        say(self._trainer, f"playing {self._episodes} episodes: {self._played} ended, {self._turns:,} turns")
 
 
 def policy_of(module: LanguageModule, decoding: Mapping[str, Any]) -> Policy:

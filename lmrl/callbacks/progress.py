@@ -117,9 +117,13 @@ class TrainingProgress(ProgressBar):
         self._stop()
 
     def say(self, what: str) -> None:
-        """Show what takes the time between two steps, on a terminal only."""
+        """Show what takes the time between two steps; where the output is no terminal, if the last line is old."""
+        now = monotonic()
         if self._bar is not None:
             self._bar.update(self._task, text=what, refresh=True)
+        elif self._enabled and self._began and now - self._written >= self.seconds:
+            self._written = now
+            print(what, file=sys.stderr, flush=True)
 
     def add_evaluation(self, seconds: float) -> None:
         """Leave out of the pace of the steps what a validation or a played evaluation took."""
@@ -193,7 +197,7 @@ class TrainingProgress(ProgressBar):
 
 
 def say(trainer: Trainer, what: str) -> None:
-    """Have the progress bar of a training say what takes the time until the next step."""
+    """Have the progress of a training say what takes the time until the next step."""
     bar = trainer.progress_bar_callback
     if isinstance(bar, TrainingProgress):
         bar.say(what)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_uppercase
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,6 +11,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.comparison import Comparison, Played, compare, read_played
 from lmrl.evaluation.intervals import Interval
 from lmrl.report.wording import number, with_interval
+from lmrl.utils.consoles import table_console
 
 __all__ = ["compare_command"]
 
@@ -30,7 +30,7 @@ def compare_command(evaluations: list[str]) -> None:
         raise UserError(f"at most {len(ascii_uppercase)} evaluations are compared, got {len(evaluations)}")
     played = [read_played(Path(name)) for name in evaluations]
     compared = compare(played)
-    console = Console(highlight=False)
+    console = table_console()
     console.print(f"{played[0].scores['task']}, {_games(played, compared)}", markup=False, soft_wrap=True)
     for letter, one in zip(ascii_uppercase, played, strict=False):
         told = ", ".join(filter(None, [f"policy {one.scores['policy']}", one.settings]))
@@ -51,9 +51,9 @@ def _games(played: Sequence[Played], compared: Sequence[Comparison]) -> str:
 
 def _table(played: Sequence[Played], compared: Sequence[Comparison]) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    table.add_column("")
+    table.add_column("", min_width=1)
     for head in ("return [95 %]", "success", "minus A [95 %]", "more than A [95 %]"):
-        table.add_column(escape(head), justify="right", no_wrap=True)
+        table.add_column(escape(head), justify="right")  # in a narrow terminal an interval goes to the next line
     for letter, one, beside in zip(ascii_uppercase, played, [None, *compared], strict=False):
         means = one.table.means()
         row = [with_interval(means["return_mean"], one.mean_interval, 2), f"{means['success_rate']:.1%}"]

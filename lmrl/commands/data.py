@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lmrl.commands.arguments import partner_argument
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.data.floor import entropy_floor
@@ -19,6 +17,7 @@ from lmrl.envs.registry import DIALOGUES
 from lmrl.errors import UserError, counted
 from lmrl.evaluation.intervals import student_mean
 from lmrl.utils.configuration import env_arguments, named_values
+from lmrl.utils.consoles import table_console
 
 __all__ = [
     "check_env_command",
@@ -116,7 +115,7 @@ def stats_command(file: Path, *, json: bool = False) -> None:
     if json:
         _print_json(stats.to_dict())
     else:
-        Console().print(stats_table(stats))
+        table_console().print(stats_table(stats))
 
 
 def verify_command(file: Path, *, env: list[str] | None = None) -> int:

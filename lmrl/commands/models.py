@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from lmrl.checkpoints.export import check_replaceable
@@ -19,6 +18,7 @@ from lmrl.modules import load_module
 from lmrl.partners import make_partner
 from lmrl.play.viewer import write_view
 from lmrl.utils.configuration import env_arguments
+from lmrl.utils.consoles import table_console
 from lmrl.utils.files import locked
 
 __all__ = ["agreement_command", "export_command", "tune_command", "view_command"]
@@ -133,7 +133,7 @@ def tune_command(
     with locked(run, "run folder") if run.is_dir() else nullcontext():
         tried = (temperatures or TEMPERATURES, top_ps or None, betas or None)
         best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
-    Console().print(table)
+    table_console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())
     print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {run} --tuned")
 
@@ -162,4 +162,4 @@ def agreement_command(
         low, high = line["agreement_ci"]
         shares = [f"{line[key]:.1%}" for key in ("agreement", "agreement_on_yes", "agreement_on_no")]
         table.add_row(line["group"], str(line["questions"]), shares[0], f"{low:.1%} to {high:.1%}", *shares[1:])
-    Console().print(table)
+    table_console().print(table)

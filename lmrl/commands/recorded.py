@@ -14,6 +14,7 @@ from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.recorded import evaluate_recorded, held_out_episodes
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.modules import load_module
+from lmrl.utils.consoles import table_console
 from lmrl.utils.files import check_may_replace, locked
 
 __all__ = ["evaluate_file"]
@@ -88,7 +89,7 @@ def evaluate_file(
 
 def _show(scores: Mapping[str, Any]) -> None:
     """Print the scores."""
-    console = Console(highlight=False)
+    console = table_console()
     which = f"{scores['episodes']} of {scores['episodes_in_file']} episodes"
     if scores["held_out"]:
         which += ", held out from its training"

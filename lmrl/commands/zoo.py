@@ -1,12 +1,12 @@
 """``lmrl zoo``: trained policies that can be played without training; list them and show their cards."""
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from lmrl.checkpoints.zoo import GET_ZOO, zoo_policies, zoo_policy
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.scores import settings_told
+from lmrl.utils.consoles import table_console
 
 __all__ = ["zoo_info_command", "zoo_list_command"]
 
@@ -33,7 +33,7 @@ def zoo_list_command(task: str | None = None) -> None:
         row = [f"{scores['return_mean']:.2f}", f"{scores['normalized']:.1f} [{low:.1f}, {high:.1f}]"]
         row += [f"{scores['success_rate']:.0%}", f"{size / 1e6:.1f}"]
         table.add_row(name, *row)
-    Console().print(table)
+    table_console().print(table)
     first = zoo_policy(names[0])
     print(f"play with its advice: lmrl play {first.task} --advisor {names[0]}")
     print(f"watch it: lmrl web --policy {names[0]}")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -20,6 +19,7 @@ from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import settings_told
 from lmrl.evaluation.tuning import TUNED, tuned_settings
 from lmrl.modules import find_trained, load_module
+from lmrl.utils.consoles import table_console
 from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["zoo_add_command", "zoo_evaluate_command"]
@@ -51,7 +51,7 @@ def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int 
         table.add_row(
             name, str(row["episodes"]), str(row["seed"]), f"{row['return_mean']:.3f}", f"{low:.3f} to {high:.3f}"
         )
-    Console().print(table)
+    table_console().print(table)
     low, high = scores["return_ci"]
     published_low, published_high = found.scores["return_ci"]
     apart = high < published_low or low > published_high

@@ -75,6 +75,17 @@ def test_the_best_by_return_is_kept_and_the_last_too(data_path: Path, tmp_path: 
         assert (mean == -401.0) == bool(illegal)
 
 
+def test_it_says_how_far_it_is(data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lmrl.callbacks.interactive.say", lambda trainer, what: said.append(what))
+    fit(tmp_path, data_path, steps=2)
+    ended = [int(line.split(": ")[1].split()[0]) for line in said]
+    turns = [int(line.split(", ")[1].split()[0].replace(",", "")) for line in said]
+    assert said[0] == "playing 25 episodes: 0 ended, 25 turns"
+    assert ended == sorted(ended) and 0 < ended[-1] <= 25
+    assert turns == sorted(turns) and turns[-1] > 25
+
+
 def test_no_checkpoint_is_chosen_by_what_is_reported(
     data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

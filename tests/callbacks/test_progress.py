@@ -105,6 +105,31 @@ def test_evaluations_do_not_slow_the_steps_down(
     assert capsys.readouterr().err.splitlines()[-1] == "step 8/8, loss 2, 1 steps/s"
 
 
+class Saying(Callback):
+    """Says how far it is, a second after a line and half a minute after it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1.0
+        monkeypatch.setattr(progress_module, "monotonic", lambda: self.now)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        self.now += 1.0
+        progress_module.say(trainer, "1 ended")
+        self.now += 30.0
+        progress_module.say(trainer, "2 ended")
+
+
+def test_a_log_file_shows_how_far_a_long_evaluation_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    callbacks = [TrainingProgress(), Saying(monkeypatch)]
+    trainer = L.Trainer(accelerator="cpu", max_steps=1, callbacks=callbacks, default_root_dir=tmp_path, **quiet)
+    trainer.fit(Line())
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.endswith("ended")] == ["2 ended"]
+
+
 def test_a_run_that_goes_on_counts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit(tmp_path, 4).started
     fit(tmp_path, 6, ckpt_path=tmp_path / "last.ckpt", weights_only=True)

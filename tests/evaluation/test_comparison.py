@@ -104,3 +104,23 @@ def test_a_run_that_was_not_evaluated_is_told_where_its_evaluation_would_be(tmp_
         read_played(run)
     made = f"there is no {run}/evaluation/scores.json; make it with: lmrl evaluate --policy {run}"
     assert str(told.value) == made
+
+
+@pytest.mark.parametrize("columns", ["60", None], ids=["narrow", "file"])
+def test_no_letter_and_no_digit_is_cut(
+    columns: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    for name, gain in (("one", 0.0), ("two", 321.25)):
+        lay(tmp_path / name, [gain - 1234.5 - 100.0 * (number % 9) for number in range(36)])
+    assert main(["compare", "one", "two"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    words = shown.split()
+    for letter in ("A", "B"):
+        assert letter in words
+    for number in ("1634.50", "1313.25", "321.25"):
+        assert any(number in word for word in words), number

@@ -5,11 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from lmrl.contrib.study.page import QUESTION, write_study
 from lmrl.contrib.study.ratings import read_ratings, study_table
 from lmrl.errors import UserError
+from lmrl.utils.consoles import table_console
 
 __all__ = ["make_command", "table_command"]
 
@@ -55,7 +54,7 @@ def table_command(key: Path, ratings: list[str], *, seed: int = 0, json: bool = 
     if json:
         print(json_format.dumps(table.to_dict(), indent=2))
         return
-    console = Console()
+    console = table_console()
     for part in table.shown():
         console.print(part)
     print(_PUBLISHED)

@@ -6,7 +6,6 @@ from time import monotonic
 
 import lightning as L
 from lightning.pytorch.loggers import CSVLogger
-from rich.console import Console
 from rich.table import Table
 
 from lmrl.contrib.symbolic import (
@@ -27,6 +26,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.run_folder import check_evaluation_folder, record_evaluation
 from lmrl.report.wording import duration, label, number
+from lmrl.utils.consoles import table_console
 from lmrl.utils.files import check_may_replace, replacing_folder
 
 __all__ = ["symbolic_command"]
@@ -73,7 +73,7 @@ def symbolic_command(
             data = default if default.is_file() else generate(_TASK, progress=False)
         target = runs / _TASK / f"symbolic_{name}"
         table.add_row(*_learn_and_evaluate(name, target, data, seed, steps, episodes))
-    Console().print(table)
+    table_console().print(table)
     print(f"written to {runs / _TASK}; lmrl report shows them next to the language models")
 
 

@@ -3,13 +3,12 @@
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from lmrl.errors import UserError
 from lmrl.integrations.optuna.outcome import best_table, write_outcome
 from lmrl.integrations.optuna.search import run_sweep
 from lmrl.integrations.optuna.space import read_space
 from lmrl.integrations.optuna.trials import Sweep, best_of
+from lmrl.utils.consoles import table_console
 
 __all__ = ["sweep_command"]
 
@@ -50,6 +49,6 @@ def sweep_command(
     write_outcome(sweep, finished)
     if best_of(finished) is None:
         raise UserError(f"no trial was done; the logs are in {out / 'trials'}")
-    Console().print(best_table(sweep.space, finished))
+    table_console().print(best_table(sweep.space, finished))
     files = " ".join(f"--config {name}" for name in (*configs, out / "best.yaml"))
     print(f"written to {out}; the best: {' '.join(['lmrl fit', files, *words])}")
