@@ -26,7 +26,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.callbacks import ComputeBudget, InteractiveEvaluation, KeepLast, TrainingProgress
-from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, steps_of, unreadable
+from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, resolve_pretrained, steps_of, unreadable
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
@@ -191,9 +191,10 @@ class TrainingCLI(LightningCLI):
         if getattr(rank_zero_only, "rank", 0) == 0:  # before anything is loaded
             folder = Path(self.config.trainer.default_root_dir or ".")
             check_run_folder(folder, None if checkpoint is None else Path(checkpoint), self.config.overwrite)
-            start = self.config.model.init_args.get("pretrained") if checkpoint is None else None
-            steps = unfinished(start) if isinstance(start, str) else None
-            if steps:
+            start = self.config.model.init_args.get("pretrained")
+            if checkpoint is not None:
+                _check_same_start(folder, start)
+            elif isinstance(start, str) and (steps := unfinished(start)):
                 print(f"warning: model.init_args.pretrained, {start}, is an unfinished run: {steps}", file=sys.stderr)
 
 
@@ -344,7 +345,38 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     if any(word.partition("=")[0] in ("--ckpt_path", "--overwrite") for word in words):
         raise UserError("--resume goes on from the run's last.ckpt: leave out --ckpt_path and --overwrite")
     last = Path(value_at(configuration(words), "trainer.default_root_dir") or ".") / "last.ckpt"
-    return [*words, f"--ckpt_path={last}"] if is_checkpoint(last) else words
+    if is_checkpoint(last):
+        return [*words, f"--ckpt_path={last}"]
+    if getattr(rank_zero_only, "rank", 0) == 0:
+        print(f"note: there is no {last} to resume from: a new run begins", file=sys.stderr)
+    return words
+
+
+def _check_same_start(folder: Path, start: object) -> None:
+    """Refuse to resume a run with a start that does not exist, where its own was another one.
+
+    Another start that exists is accepted: the model may have been moved.
+
+    Args:
+        folder: of the run.
+        start: ``model.init_args.pretrained`` as it is given now.
+
+    Raises:
+        UserError: the message names the run's own start, and how to repeat its settings.
+    """
+    file = folder / "config.yaml"
+    if not file.is_file() or not isinstance(start, str):
+        return
+    before = value_at(configuration(["--config", str(file)]), "model.init_args.pretrained")
+    if before in (None, start):
+        return
+    try:
+        resolve_pretrained(start)
+    except UserError as error:
+        raise UserError(
+            f"{folder} began from {before}, and there is no {start}: repeat the options of the run, or resume it with "
+            f"--config {file} --resume"
+        ) from error
 
 
 def _meant(words: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
     last = folder / "last.ckpt"
     reached = "" if steps is None else f" of {steps} steps"
-    go_on = f"go on with --ckpt_path {last}, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
+    go_on = "go on with --resume, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
     raise UserError(
         f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"

@@ -65,7 +65,9 @@ def test_a_training_says_where_it_is_and_what_it_came_to(short: Path, capsys: py
 def test_resume_goes_on_where_there_is_a_checkpoint(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "--config", "short.yaml", "--resume"]
     assert main([*words, "--trainer.max_steps=2"]) == 0
-    assert "trained 2 steps" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "note: there is no runs/maze_fo/bc/last.ckpt to resume from: a new run begins\n" in said.err
+    assert "trained 2 steps" in said.out
     assert main(words) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("step 4/4")
     assert main(words) == 0
@@ -83,6 +85,22 @@ def test_a_refused_resume_leaves_the_configuration_of_the_run(short: Path, capsy
     assert config.read_text() == before
     assert main(["fit", "--config", str(config), "--resume", "--trainer.max_steps=3"]) == 0
     assert "max_steps: 3" in config.read_text()
+
+
+def test_a_run_resumes_from_its_own_start(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration names a start that is not there, and the run began with that of an option."""
+    words = ["fit", "--config", "short.yaml", "--trainer.max_steps=2"]
+    assert main([*words, "--trainer.default_root_dir=start"]) == 0
+    own = "--model.init_args.pretrained=start"
+    words += ["--model.init_args.architecture=null", "--resume"]
+    assert main([*words, own]) == 0
+    capsys.readouterr()
+    assert main([*words, "--model.init_args.pretrained=runs/wordle/bc", "--trainer.max_steps=3"]) == 2
+    assert capsys.readouterr().err == (
+        "error: runs/maze_fo/bc began from start, and there is no runs/wordle/bc: repeat the options of the run, or "
+        "resume it with --config runs/maze_fo/bc/config.yaml --resume\n"
+    )
+    assert main([*words, own, "--trainer.max_steps=3"]) == 0
 
 
 def test_the_next_command_of_a_class_of_ones_own_names_its_module(
@@ -245,7 +263,7 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
     assert first.wait(timeout=90) == code, Path("stderr").read_text()
     assert not any(map(is_alive, others))
     assert [Path(f"rank{rank}").read_text() for rank in range(3)] == [str(code)] * 3
-    lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(("step ", "warning: "))]
+    lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(("step ", "playing ", "warning: "))]
     assert len(lines) == 1 and re.fullmatch(
         rf"{told} at step \d+; go on with: lmrl {argv} --ckpt_path=runs/maze_fo/bc/last.ckpt", lines[0]
     ), lines
