@@ -15,8 +15,10 @@ _ENTRIES = ("messages", "rewards", "reward", "logprobs", "terminated")
 
 
 def is_dialogue(record: Any) -> bool:
-    """Return True for a row with messages; the rows of `write_episodes` have none."""
-    return isinstance(record, Mapping) and "messages" in record
+    """Return True for a row with messages, even if they are misspelt; the rows of `write_episodes` have none."""
+    if not isinstance(record, Mapping):
+        return False
+    return "messages" in record or bool(get_close_matches("messages", map(str, record), n=1, cutoff=0.8))
 
 
 def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
@@ -56,9 +58,9 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         raise UserError(f"{place}: messages must be a list of roles and contents, got {messages!r:.60}")
     texts: list[str] = []
     system = ""
-    for number, message in enumerate(messages):
+    for number, message in enumerate(messages, start=1):
         role, content = _message(message, f"{place}, message {number}")
-        if role == "system" and number == 0:
+        if role == "system" and number == 1:
             system = content
             continue
         expected = "assistant" if len(texts) % 2 else "user"

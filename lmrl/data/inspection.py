@@ -198,11 +198,15 @@ def stats_table(stats: DatasetStats) -> Table:
             cells += [f"{published:.4g}", "" if difference is None else f"{difference:+.1%}"]
         table.add_row(*cells)
     table.add_section()
-    table.add_row("terminated", f"{stats.terminated:.4g}")
+    table.add_row("share of episodes that terminated", f"{stats.terminated:.4g}")
     if stats.illegal_rate is not None:
-        table.add_row("illegal actions", f"{stats.illegal_rate:.4g}")
+        table.add_row("share of actions that are illegal", f"{stats.illegal_rate:.4g}")
+    if stats.actions:
+        table.add_section()
+        table.add_row("frequent actions", "share")
     for action, share in stats.actions.items():
-        table.add_row(repr(action)[:40], f"{share:.4g}")
+        shown = repr(action)
+        table.add_row(shown if len(shown) <= 40 else f"{shown[:39]}…", f"{share:.4g}")
     return table
 
 

@@ -192,7 +192,7 @@ def _behaviour(
         return _Behaviour("logprobs of the file", recorded, None)
     elif isinstance(module, ValueModule | QSFT):
         # Their language model is the frozen BC run, which cloned the behaviour policy.
-        name = "its own pi_beta"
+        name = "its BC policy (pi_beta)"
         scores = _scores(module, episodes, beta=0.0)
     else:
         return None

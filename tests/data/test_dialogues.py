@@ -65,11 +65,11 @@ def test_messages_become_an_episode() -> None:
         (dialogue("Hi", "Hello", reward=1, logprobs=[0.5]), "logarithms of probabilities, at most 0, got 0.5"),
         (dialogue("Hi", "Hello", reward=1, logprobs=[-1, -2]), "logprobs must have one number for each of 1 message"),
         (dialogue("Hi", reward=1), "there is no message of the assistant"),
-        (dialogue("Hi", "", reward=1), "message 1: content must be a text, got ''"),
+        (dialogue("Hi", "", reward=1), "message 2: content must be a text, got ''"),
         (dialogue("Hi", "Hello", reward=1, terminated=False), "ends with a message of the user"),
         (
             {"messages": [message("assistant", "Hi")], "reward": 1},
-            "message 0: expected a message of the user, got one of 'assistant'",
+            "message 1: expected a message of the user, got one of 'assistant'",
         ),
         (
             {"messages": [message("user", "a"), message("tool", "b")], "reward": 1},
@@ -77,8 +77,9 @@ def test_messages_become_an_episode() -> None:
         ),
         (dialogue("Hi", "Hello", reward=1, rewards=[1]), "give either rewards or reward, not both"),
         (dialogue("Hi", "Hello", reward=1, teminated=False), "unknown entry 'teminated', did you mean 'terminated'"),
+        ({"mesages": [message("user", "Hi")], "reward": 1}, "unknown entry 'mesages', did you mean 'messages'"),
         ({"messages": "Hi", "reward": 1}, "messages must be a list of roles and contents, got 'Hi'"),
-        ({"messages": ["Hi"], "reward": 1}, "message 0: must have a role and a content, got 'Hi'"),
+        ({"messages": ["Hi"], "reward": 1}, "message 1: must have a role and a content, got 'Hi'"),
     ],
 )
 def test_a_broken_row_is_named_in_one_line(row: dict[str, Any], error: str) -> None:

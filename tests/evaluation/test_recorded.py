@@ -219,7 +219,7 @@ def test_a_policy_is_judged_by_what_it_was_not_trained_on(tmp_path: Path, capsys
     assert "10 of 50 episodes, held out from its training" in shown
     assert "note: 10 episodes say little" in shown and "note: V and Q estimate the returns of a better policy" in shown
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
-    assert scores["behaviour"] == "its own pi_beta" and scores["provenance"]["data_hash"] == hash_of_file(file)
+    assert scores["behaviour"] == "its BC policy (pi_beta)" and scores["provenance"]["data_hash"] == hash_of_file(file)
     assert scores["values"]["q"]["actions"] == scores["values"]["v"]["actions"] == 20
     assert main(words) == 0  # an evaluation of a file may be replaced
     (tmp_path / "out" / "scores.json").write_text('{"task": "maze_fo"}')
