@@ -263,7 +263,8 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
     assert first.wait(timeout=90) == code, Path("stderr").read_text()
     assert not any(map(is_alive, others))
     assert [Path(f"rank{rank}").read_text() for rank in range(3)] == [str(code)] * 3
-    lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(("step ", "playing ", "warning: "))]
+    progress = ("step ", "playing ", "warning: ")
+    lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(progress)]
     assert len(lines) == 1 and re.fullmatch(
         rf"{told} at step \d+; go on with: lmrl {argv} --ckpt_path=runs/maze_fo/bc/last.ckpt", lines[0]
     ), lines
