@@ -151,8 +151,11 @@ class TrainingProgress(ProgressBar):
             self._bar.update(self._task, completed=step, description=self._steps(trainer), text=", ".join(numbers))
         else:
             line = [self._steps(trainer), *numbers]
-            # In a log file a line counts for its news: an evaluation, the end, or some time gone by.
-            if self._line != line and (always or is_new_return or now - self._written >= self.seconds):
+            # In a log file a line counts for its news: an evaluation, the end, or some time gone by. The last step's
+            # loss may be logged again when it is no longer news.
+            is_new_step = self._line[:1] != line[:1]
+            is_due = always or now - self._written >= self.seconds
+            if is_new_return or (is_new_step and is_due):
                 self._line = line
                 self._written = now
                 print(", ".join([*line, *self._pace(trainer, now)]), file=sys.stderr, flush=True)

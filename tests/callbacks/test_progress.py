@@ -68,6 +68,25 @@ def test_lines_name_step_loss_and_return(
     ]
 
 
+class LoggedAgain(Evaluation):
+    """Logs the loss of the last step again when the training ends."""
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        log_now(trainer, {"train/loss": 9.0})
+
+
+def test_the_last_step_has_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "_REFRESH", 0.0)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    callbacks: list[Callback] = [LoggedAgain(), TrainingProgress()]
+    trainer = L.Trainer(accelerator="cpu", max_steps=3, callbacks=callbacks, default_root_dir=tmp_path, **quiet)
+    trainer.fit(Line())
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert line.startswith("step 3/3, loss 0.75, return -12.50")
+
+
 class Clock(Callback):
     """A step takes a second; an evaluation at the third step and each validation take a hundred."""
 
