@@ -35,11 +35,13 @@ class FairCell:
     """Compute of training and rollouts in 10^12 operations; 0 for BC, whose compute is not part of the budget."""
     by_share: Mapping[float, float]
     """Score on the task's own scale after a share of the compute, each with the decoding chosen at the end."""
+    chosen: float = 1.0
+    """Share of the compute after which the policy was best on selection games."""
 
     @property
     def score(self) -> float:
-        """The one number of the cell."""
-        return self.by_share[1.0]
+        """The one number of the cell: the score of the chosen policy."""
+        return self.by_share[self.chosen]
 
 
 Row: TypeAlias = Mapping[str, Mapping[int, FairCell]]
@@ -80,7 +82,8 @@ def _cell(record: Record, tuned: Record) -> FairCell:
         earlier = record.cell.get("earlier", {}).get(name)
         if earlier:
             by_share[share] = normalize(earlier["return_mean"], scale)
-    return FairCell(record.cell.get("tflop") or 0.0, by_share)
+    chosen = _SHARES.get(record.cell.get("chosen", ""), 1.0)
+    return FairCell(record.cell.get("tflop") or 0.0, by_share, chosen)
 
 
 def paired(row: Row, method: str, base: str) -> tuple[list[float], Interval | None]:

@@ -395,7 +395,15 @@ class _Training:
         if folder.name != protocol.START:
             for name in protocol.EARLIER:
                 steps.append(step(folder / name, f"evaluation_{name}", "--tuned", of=tuning.recipe))
+                steps.append(self._selection(folder, name, games, tuning.recipe))
         return tuple(steps)
+
+    def _selection(self, folder: Path, name: str, games: int, recipe: str) -> Step:
+        """Return the evaluation of an earlier policy on the games with which `lmrl tune` chose the decoding."""
+        words = ["evaluate", self.task, "--policy", (folder / name).as_posix(), "--episodes", str(games)]
+        words += ["--seed", "0", *env_words(self.order.env), "--tuned", "--selection"]
+        out = folder / f"selection_{name}"
+        return Step(f"select_{name}", (*words, "--out", out.as_posix()), digest(recipe, words))
 
 
 def _shortened(config: Any, few_games: int | None) -> list[str]:

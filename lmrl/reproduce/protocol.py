@@ -1,10 +1,14 @@
 """The protocol of a fair table: every method starts, spends and chooses alike (``docs/reference/protocol.md``)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from lmrl.utils.configuration import configs_folder
 
-__all__ = ["EARLIER", "FOLDER", "GAMES", "START", "Settings", "method_of", "methods", "rows", "settings_tried"]
+__all__ = [
+    "EARLIER", "END", "FOLDER", "GAMES", "START", "Settings",
+    "chosen_policy", "method_of", "methods", "rows", "settings_tried",
+]  # fmt: skip
 
 FOLDER = "protocol"
 """Of the configuration files."""
@@ -14,6 +18,9 @@ GAMES = 256
 """Games of each decoding setting that is tried."""
 EARLIER = ("at_25", "at_50")
 """Folders of a run with its policy after a quarter and a half of the compute (`lmrl.callbacks.ComputeBudget`)."""
+
+END = "end"
+"""Name of the policy at the end of the compute, beside those of `EARLIER`."""
 
 Settings = dict[str, tuple[Any, ...]]
 """Options of ``lmrl tune`` and their values."""
@@ -50,3 +57,13 @@ def settings_tried(algorithm: str) -> Settings:
     A top-p of 1 cuts nothing off: it stands for none, in place of those that a task would try.
     """
     return _SAMPLING_AND_BETA if method_of(algorithm) in _WITH_VALUES else _SAMPLING
+
+
+def chosen_policy(returns: Mapping[str, float]) -> str:
+    """Return the policy of a run that is scored: the one with the highest return, of equals the latest.
+
+    Args:
+        returns: mean returns of selection games with the chosen decoding, by policy: `EARLIER` and `END`.
+    """
+    latest_first = [END, *reversed(EARLIER)]
+    return max(latest_first, key=lambda name: returns[name])

@@ -83,10 +83,17 @@ def _results_of_run(cell: Cell) -> dict[str, Any]:
         if last is not None and last.tflop is not None:
             results["tflop"] = last.tflop
         results["earlier"] = {}
+        selection = {}
         for name in protocol.EARLIER:
             earlier = read_json(cell.folder / f"evaluation_{name}" / "scores.json")
             if earlier:
                 results["earlier"][name] = earlier
+                selection[name] = read_json(cell.folder / f"selection_{name}" / "scores.json")["return_mean"]
+        if selection:
+            tuning = read_json(cell.folder / "tuned.json")
+            selection[protocol.END] = max(tried["return_mean"] for tried in tuning["tried"])
+            results["selection"] = selection
+            results["chosen"] = protocol.chosen_policy(selection)
     return {**results, "tokens": tokens}
 
 

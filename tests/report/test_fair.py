@@ -44,6 +44,15 @@ def test_a_cell_has_the_score_with_chosen_decoding_on_the_own_scale() -> None:
     found = record("grpo", 1, -9.0, scale.best, tflop=11.9, earlier=earlier)
     row = fair_row({"grpo": {1: found}, "ppo": {0: record("ppo", 0, -3.0, None)}})
     assert row == {"grpo": {1: FairCell(11.9, {0.25: 0.0, 0.5: 50.0, 1.0: 100.0})}}
+    assert row["grpo"][1].score == 100.0
+
+
+def test_the_score_is_that_of_the_chosen_policy() -> None:
+    scale = registry.task(TASK).own_scale
+    assert scale is not None
+    earlier = {"at_25": {"return_mean": scale.random}, "at_50": {"return_mean": scale.best}}
+    found = record("filtered_bc", 0, -9.0, scale.recorder, earlier=earlier, chosen="at_50")
+    assert fair_row({"filtered_bc": {0: found}})["filtered_bc"][0].score == 100.0
 
 
 def test_differences_are_paired_by_training_seed() -> None:

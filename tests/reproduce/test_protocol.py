@@ -53,9 +53,17 @@ def test_all_methods_try_as_many_settings_and_are_scored_at_three_points() -> No
         assert (len(tried["temperatures"]) + len(cut)) * betas == 12
     steps = cells_of("wordle", "grpo")["grpo"].steps
     assert [step.name for step in steps] == [
-        "fit", "evaluate", "tune", "evaluate_tuned", "evaluate_at_25", "evaluate_at_50",
+        "fit", "evaluate", "tune", "evaluate_tuned",
+        "evaluate_at_25", "select_at_25", "evaluate_at_50", "select_at_50",
     ]  # fmt: skip
     assert "runs/protocol/wordle/grpo/at_25" in steps[4].words and "--tuned" in steps[4].words
+
+
+def test_the_best_policy_on_selection_games_is_scored_of_equals_the_latest() -> None:
+    assert protocol.chosen_policy({"at_25": 2.0, "at_50": 1.0, "end": 1.5}) == "at_25"
+    assert protocol.chosen_policy({"at_25": 1.0, "at_50": 2.0, "end": 1.5}) == "at_50"
+    assert protocol.chosen_policy({"at_25": 2.0, "at_50": 2.0, "end": 1.5}) == "at_50"
+    assert protocol.chosen_policy({"at_25": 2.0, "at_50": 2.0, "end": 2.0}) == "end"
 
 
 def test_a_smoke_test_ends_after_a_step_and_keeps_all_policies() -> None:

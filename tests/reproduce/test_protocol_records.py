@@ -67,6 +67,7 @@ def test_every_method_starts_at_the_start_of_its_seed_and_spends_the_compute(tas
         assert cell["cell"]["tflop"] == pytest.approx(shared["compute"]["tflop"], rel=0.02), name
         assert shared_options(cell["config"], shared) == shared, name
         assert set(cell["cell"]["earlier"]) == set(protocol.EARLIER), name
+        assert cell["cell"]["chosen"] == protocol.chosen_policy(cell["cell"]["selection"]), name
 
 
 @pytest.mark.parametrize("task", ROWS)
