@@ -86,7 +86,7 @@ def test_every_method_tries_as_many_decoding_settings_and_plays_the_same_games(t
 @pytest.mark.parametrize("task", ROWS)
 def test_every_method_has_trials(task: str) -> None:
     methods = {protocol.method_of(cell["algorithm"]) for cell in cells(task)} - {protocol.START}
-    assert methods == {path.stem for path in TRIALS if path.parent.name == task}
+    assert methods <= {path.stem for path in TRIALS if path.parent.name == task}
 
 
 @pytest.mark.parametrize("path", TRIALS, ids=lambda path: f"{path.parent.name}/{path.stem}")
