@@ -119,7 +119,7 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
             for number, (name, curves) in enumerate(runs.items()):
                 if key not in curves:
                     continue
-                curve = _smoothed(curves[key])
+                curve = _smoothed(_one_per_step(curves[key]))
                 shade = _TERMS[number % len(_TERMS)]
                 dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
                 positions = _positions(name, curves, curve.steps, along)
@@ -131,6 +131,13 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
                 drawn += 1
             _frame(axis, key, "", drawn, _STEPS if along is None else along.unit)
         figure.savefig(path)
+
+
+def _one_per_step(curve: Curve) -> Curve:
+    """Return a curve with the mean of what was logged at each step: rounds of a critic's warm-up end in no step."""
+    steps, places = np.unique(curve.steps, return_inverse=True)
+    means = np.bincount(places, weights=curve.values) / np.bincount(places)
+    return Curve(steps.tolist(), means.tolist())
 
 
 def _positions(name: str, curves: Curves, steps: Sequence[int], along: Along | None) -> Sequence[float]:

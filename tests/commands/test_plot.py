@@ -4,6 +4,7 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
+from matplotlib.axes import Axes
 
 from lmrl.cli import main
 from lmrl.commands import plot
@@ -52,3 +53,13 @@ def test_a_panel_for_each_key_and_a_line_for_each_run(
 def test_mistakes_are_one_line(words: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", *words]) == (2 if said else 0)
     assert said in capsys.readouterr().err
+
+
+def test_rounds_before_the_first_step_are_one_point(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A critic's warm-up plays rounds without a step."""
+    Path("maze/ppo/metrics.csv").write_text("step,rollout/return_mean\n0,-4.0\n0,-2.0\n1,-1.0\n")
+    drawn = []
+    plotted = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axis, *its, **more: drawn.append(its) or plotted(axis, *its, **more))
+    assert main(["plot", "maze/ppo"]) == 0
+    assert drawn[0] == ([0, 1], [-3.0, -1.0])
