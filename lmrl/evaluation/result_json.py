@@ -58,7 +58,8 @@ _SCORE_KINDS = (
 )
 _SCORES = _Object(_SCORE_KINDS)
 _FULL_SCORES = _Object(_SCORE_KINDS, required=SCORE_KEYS)
-_STEP = _keys(_TEXT, "command", "recipe", "note") | _keys(_NUMBER, "seconds", "cpu_seconds", "before", "began")
+_TIMES = ("seconds", "cpu_seconds", "before", "cpu_before", "began")
+_STEP = _keys(_TEXT, "command", "recipe", "note") | _keys(_NUMBER, *_TIMES)
 _TIMING = _Object(others=_Object(_STEP))
 _CELL = _Object(
     _keys(_TEXT, "task", "algorithm", "recipe", "note", "file")

@@ -71,21 +71,22 @@ class Processes:
         folder.mkdir(parents=True, exist_ok=True)
         command = shlex.join(("lmrl", *without_secrets(step.words)))
         started = monotonic()
-        spent = _seconds_before(folder, step)
-        record = {"command": command, "threads": self.threads, "recipe": step.recipe, "before": spent}
+        seconds, cpu_seconds = _spent_before(folder, step)
+        record = {"command": command, "threads": self.threads, "recipe": step.recipe}
+        before = _times("before", "cpu_before", seconds, cpu_seconds)
         # Noted before it begins. If it is killed, `seconds` is missing, and the recipe tells whether to resume it.
-        _note(folder, step, {**record, "began": time()})
+        _note(folder, step, {**record, **before, "began": time()})
         with (folder / "log.txt").open("ab") as log:
             log.write(f"$ {command}\n".encode())
             log.flush()
             begin = log.tell()
             code, cpu = self._call((*step.words, *more), log.fileno())
+        seconds += monotonic() - started
+        cpu_seconds = None if cpu is None or cpu_seconds is None else cpu_seconds + cpu
         if code != 0:
+            _note(folder, step, {**record, **_times("before", "cpu_before", seconds, cpu_seconds)})
             raise CommandFailed(f"{command}\nended with exit code {code}:\n{_tail(folder / 'log.txt', begin)}")
-        took = {"seconds": round(spent + monotonic() - started, 1)}
-        if cpu is not None:
-            took["cpu_seconds"] = round(spent + cpu, 1)
-        _note(folder, step, {**record, **took})
+        _note(folder, step, {**record, **before, **_times("seconds", "cpu_seconds", seconds, cpu_seconds)})
 
     def _call(self, words: Sequence[str], output: int) -> tuple[int, float | None]:
         """Return the exit code and, where it is known, the CPU seconds, which do not depend on other processes."""
@@ -128,13 +129,29 @@ def _note(folder: Path, step: Step, record: dict[str, Any]) -> None:
     write_json({**read_json(folder / "timing.json"), step.name: record}, folder / "timing.json")
 
 
-def _seconds_before(folder: Path, step: Step) -> float:
-    """Return the seconds that earlier attempts at this step took, until the last write to its log."""
+def _times(name: str, cpu_name: str, seconds: float, cpu_seconds: float | None) -> dict[str, float]:
+    """Return the entries of a time. CPU seconds that are not known have none."""
+    times = {name: round(seconds, 1)}
+    if cpu_seconds is not None:
+        times[cpu_name] = round(cpu_seconds, 1)
+    return times
+
+
+def _spent_before(folder: Path, step: Step) -> tuple[float, float | None]:
+    """Return the seconds and CPU seconds of earlier attempts at this step.
+
+    Where this process was killed together with the attempt, the attempt lasted until the last write to its log, and its
+    CPU seconds are not known.
+    """
     record = read_json(folder / "timing.json").get(step.name, {})
     log = folder / "log.txt"
-    if record.get("recipe") != step.recipe or "began" not in record or not log.is_file():
-        return 0.0
-    return float(record["before"]) + max(0.0, log.stat().st_mtime - float(record["began"]))
+    unfinished = record.get("recipe") == step.recipe and "before" in record and "seconds" not in record
+    if not unfinished or not log.is_file():
+        return 0.0, 0.0
+    before = float(record["before"])
+    if "began" in record:
+        return before + max(0.0, log.stat().st_mtime - float(record["began"])), None
+    return before, record.get("cpu_before")
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:

@@ -38,16 +38,17 @@ def finish(cell: Cell, order: Order) -> dict[str, Any]:
         # A process that was killed may have finished the step without noting how long it took.
         if "seconds" in timed:
             seconds[step.name] = timed["seconds"]
-        if "cpu_seconds" in timed:
-            cpu_seconds[step.name] = timed["cpu_seconds"]
+        cpu_seconds[step.name] = timed.get("cpu_seconds")
+    times = {"seconds": {**seconds, "total": round(sum(seconds.values()), 1)}}
+    if None not in cpu_seconds.values():
+        times["cpu_seconds"] = {**cpu_seconds, "total": round(sum(cpu_seconds.values()), 1)}
     record = {
         "task": cell.task,
         "algorithm": cell.algorithm,
         "seed": cell.seed,
         "recipe": cell.recipe,
         "commands": commands,
-        "seconds": {**seconds, "total": round(sum(seconds.values()), 1)},
-        "cpu_seconds": {**cpu_seconds, "total": round(sum(cpu_seconds.values()), 1)},
+        **times,
         **(_results_of_data(cell, order) if cell.algorithm == DATA else _results_of_run(cell)),
     }
     write_json(record, cell.folder / "cell.json")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from time import sleep
+from time import sleep, time
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.records import DATA
 from lmrl.reproduce import Order
 from lmrl.reproduce.plan import Step, dataset_of, plan
-from lmrl.reproduce.processes import Processes
+from lmrl.reproduce.processes import CommandFailed, Processes
 from lmrl.reproduce.schedule import finish
 from lmrl.utils.files import locked
 
@@ -215,3 +215,25 @@ def test_cpu_time_is_that_of_the_command_without_its_waiting(tmp_path: Path) -> 
         processes.run(Step("fit", ("fit",), "recipe"), tmp_path)
     noted = read(tmp_path / "timing.json")["fit"]
     assert 0.3 <= noted["cpu_seconds"] <= noted["seconds"] - 0.4
+
+
+def test_times_of_attempts_add_up_and_cpu_time_is_left_out_where_it_is_not_known(tmp_path: Path) -> None:
+    fails = "import sys, time\nwhile time.process_time() < 0.4: pass\ntime.sleep(0.6)\nsys.exit(1)"
+    step = Step("fit", ("fit",), "recipe")
+    with Processes(1, (sys.executable, "-c", fails)) as processes, pytest.raises(CommandFailed):
+        processes.run(step, tmp_path)
+    after_failure = read(tmp_path / "timing.json")
+    with Processes(1, (sys.executable, "-c", "pass")) as processes:
+        processes.run(step, tmp_path)
+    noted = read(tmp_path / "timing.json")["fit"]
+    assert noted["seconds"] >= 1.0
+    assert 0.3 <= noted["cpu_seconds"] <= noted["seconds"] - 0.4
+
+    # As after a kill of both processes: nobody has measured the CPU time of the first attempt.
+    killed = {"fit": {**after_failure["fit"], "began": time() - 5}}
+    (tmp_path / "timing.json").write_text(json.dumps(killed))
+    with Processes(1, (sys.executable, "-c", "pass")) as processes:
+        processes.run(step, tmp_path)
+    noted = read(tmp_path / "timing.json")["fit"]
+    assert noted["seconds"] >= 1.0
+    assert "cpu_seconds" not in noted
