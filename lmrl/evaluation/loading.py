@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -21,7 +21,7 @@ from lmrl.envs import registry
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, policy_names
 from lmrl.envs.task import Task
-from lmrl.errors import OtherTaskError, UserError, unknown
+from lmrl.errors import OtherTaskError, UserError, check_range, unknown
 from lmrl.policies import chat as chat_models
 from lmrl.policies.chat.policy import ChatPolicy, Speaker
 from lmrl.policies.human import HumanPolicy
@@ -357,7 +357,7 @@ def _chat_policy(
     *,
     temperature: float | None = None,
     reply: str = "json",
-    examples: str | None = None,
+    examples: str | int | None = None,
     **settings: Any,
 ) -> ChatPolicy:
     """Make a chat model that plays, with the published settings of the task where none are given.
@@ -368,7 +368,8 @@ def _chat_policy(
         env: arguments of the environment.
         temperature: of sampling; None: the task's.
         reply: ``json`` or ``plain``.
-        examples: file of episodes from which the examples in the prompt are taken; None: the task's dataset.
+        examples: number of examples in the prompt, or a file of episodes from which they are taken; None: the task's
+            number, from its dataset.
         settings: of `lmrl.policies.chat.client.ChatClient` or `lmrl.policies.chat.local.LocalChat`.
     """
     prefix, _, model = name.partition(":")
@@ -378,8 +379,11 @@ def _chat_policy(
         if setting not in known:
             raise unknown(f"setting of {prefix} players", setting, [*known, "reply", "examples"])
     prompt = chat_prompt(task.name)
+    if isinstance(examples, int):
+        check_range("[0, inf)", examples=examples)
+        prompt = replace(prompt, examples=examples)
     episodes: list[Episode] = []
-    if examples is not None:
+    if isinstance(examples, str):
         episodes = list(islice(read_dataset(examples, task.name), _EXAMPLE_POOL))
     elif prompt.examples:
         episodes = first_episodes(task.name)
@@ -390,4 +394,4 @@ def _chat_policy(
         if prompt.thought and reply == "json":
             longest += _THOUGHT
     made = client(model, **{"max_tokens": longest, **settings, "temperature": chosen})
-    return ChatPolicy(made, task.name, episodes, reply, env)
+    return ChatPolicy(made, task.name, episodes, reply, env, prompt.examples)

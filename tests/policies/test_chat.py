@@ -362,6 +362,15 @@ def test_the_longest_answer_of_a_local_model_suits_the_task(here: Path) -> None:
     assert (policy.describe()["max_tokens"], policy.slots) == (9, 3)
 
 
+def test_a_prompt_shows_as_many_examples_as_it_should(here: Path) -> None:
+    saved(here / "model")
+    for number in (0, 4):
+        player = chat_policy("local:model", "twenty_questions", examples=number)
+        assert len(player.describe()["examples"]) == number
+    with pytest.raises(UserError, match="examples"):
+        chat_policy("local:model", "twenty_questions", examples=-1)
+
+
 def test_a_model_without_a_template_is_refused(here: Path) -> None:
     saved(here / "model", template=None)
     with pytest.raises(UserError, match="must be a model with a chat template, its tokenizer has none"):

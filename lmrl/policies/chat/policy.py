@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
 
@@ -182,6 +183,7 @@ class ChatPolicy:
         episodes: of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
         env: arguments of the environment that is played, where the rules depend on them.
+        examples: how many of the episodes are shown at most; None: as many as the task's prompt.
 
     Raises:
         UserError: for a task without prompts or another form of reply.
@@ -194,8 +196,11 @@ class ChatPolicy:
         episodes: Sequence[Episode] = (),
         reply: str = "json",
         env: Mapping[str, Any] | None = None,
+        examples: int | None = None,
     ) -> None:
         prompt = chat_prompt(task)
+        if examples is not None:
+            prompt = replace(prompt, examples=examples)
         if reply not in REPLIES:
             raise unknown("reply", reply, REPLIES)
         self.speaker = speaker
