@@ -120,8 +120,10 @@ def starts(found: Mapping[str, Mapping[str, Score]]) -> str:
             start = first.config["model"]["init_args"]["pretrained"].rpartition("/")[2]
             if start != "bc":
                 others.setdefault((name, start), []).append(task)
-    but = [f"{label(name)} from {label(start)} in {' and '.join(tasks)}" for (name, start), tasks in others.items()]
-    return "All other algorithms start from the BC run" + (f", except {'; '.join(but)}." if but else ".")
+    exceptions = ["*ILQL, then PPO* from the ILQL run"]
+    for (name, start), tasks in others.items():
+        exceptions.append(f"{label(name)} from {label(start)} in {' and '.join(tasks)}")
+    return f"Algorithms start from the BC run, except {'; '.join(exceptions)}."
 
 
 def of_quickstart(task: str) -> str:
@@ -247,6 +249,21 @@ def of_ratios() -> str:
     return grid(["benchmark", "ratio", "measured", "machine"], lines)
 
 
+def of_chat_model() -> str:
+    """Return a row per algorithm: peak memory and speed with all weights of SmolLM2 and with adapters."""
+    (path,) = BENCHMARKS.glob("chat_model-*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    shown = {row["name"]: row["shown"] for row in record["rows"]}
+    lines = []
+    for name in ("BC", "ILQL", "PPO", "GRPO"):
+        line = [name]
+        for weights in ("all weights", "adapters"):
+            line += [shown[f"SmolLM2, {name}, {weights}: {what}"] for what in ("peak memory", "learning")]
+        lines.append(line)
+    heads = ["algorithm", "all weights: peak memory", "speed", "adapters: peak memory", "speed"]
+    return f"{grid(heads, lines)}\n\n{record['machine']['cpu']}, {record['date'].partition(' ')[0]}."
+
+
 def of_first_game() -> str:
     """Return a sentence that says how long ``make demo`` takes."""
     (path,) = BENCHMARKS.glob("first_game-*.json")
@@ -334,6 +351,8 @@ def generated(mark: str) -> str | None:
         return of_first_game()
     if mark == "anchors":
         return of_anchors()
+    if mark == "chat model":
+        return of_chat_model()
     if mark == "ratios":
         return of_ratios()
     if mark.startswith("shown: "):

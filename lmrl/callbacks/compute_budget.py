@@ -60,6 +60,7 @@ class ComputeBudget(Callback):
         self._step = 0.0  # of the last step, or of the micro-batches so far of one under way
         self._step_is_over = True
         self._seen = Amounts()
+        self._rounds_seen = 0
 
     @property
     def share(self) -> float:
@@ -146,8 +147,11 @@ class ComputeBudget(Callback):
             return
         new = Amounts(*(now - then for now, then in zip(self._data.collected, self._seen, strict=True)))
         self._seen = self._data.collected
-        self._round = float(self._round_cost.of_amounts(new))
-        self.spent += self._round
+        played = float(self._round_cost.of_amounts(new))
+        self.spent += played
+        # There are several rounds where a critic warms up, or where a filter has left nothing of one.
+        self._round = played / (self._data.collected_rounds - self._rounds_seen)
+        self._rounds_seen = self._data.collected_rounds
 
     @staticmethod
     def _over_processes(trainer: Trainer, operations: int) -> float:

@@ -79,9 +79,11 @@ class RoundHealth:
         error = (variance + best_variance) ** 0.5
         if best - mean <= ERRORS * error:
             return None
+        # Without an error, all starts of both windows returned the same.
+        by = f"{(best - mean) / error:.1f} standard errors" if error else "returns within each do not differ"
         return (
             f"the run has fallen: a return of {mean:.4g} in rounds {number - WINDOW + 1} to {number}, "
-            f"{best:.4g} in rounds {last - WINDOW + 1} to {last} ({(best - mean) / error:.1f} standard errors)"
+            f"{best:.4g} in rounds {last - WINDOW + 1} to {last} ({by})"
         )
 
     def state_dict(self) -> dict[str, Any]:

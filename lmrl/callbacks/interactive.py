@@ -95,8 +95,8 @@ class InteractiveEvaluation(Callback):
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Make sure that a run which ends by epochs or time has a best checkpoint."""
-        if self.best == float("-inf") and self.task is not DIALOGUES:
+        """Evaluate the last policy of a run that ends by epochs, time or compute."""
+        if self.task is not DIALOGUES:
             self._evaluate(trainer, pl_module)
 
     def _evaluate(self, trainer: Trainer, module: L.LightningModule) -> None:
@@ -154,12 +154,18 @@ class InteractiveEvaluation(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time."""
-        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained(perf_counter())}
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "evaluated": self._evaluated,
+            "seconds": self._trained(perf_counter()),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
+        self._evaluated = int(state_dict.get("evaluated", -1))
         self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
 
 

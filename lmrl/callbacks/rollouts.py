@@ -283,7 +283,12 @@ class RolloutCollection(Callback):
         A checkpoint of the last step of a round is written before the means of the round are logged.
         """
         newest = self._trainer.callback_metrics | self._module.reporter.means_so_far()
-        return self._logged_before | logged_of(self._module.name, newest)
+        logged = logged_of(self._module.name, newest)
+        if "health/noise_scale" in logged:
+            # It is logged in segments, of which an episode may have one per turn.
+            episodes = len(self._data.played.outcomes())
+            logged["health/noise_scale"] *= episodes / max(1, len(self._data.played))
+        return self._logged_before | logged
 
     @property
     def state_key(self) -> str:

@@ -27,6 +27,11 @@ from lmrl.utils.log_lines import LogLines
 
 __all__ = ["evaluate_command"]
 
+# Settings of served and prompted models that do not change their answers.
+_REQUESTS = (
+    "base_url", "budget_requests", "budget_tokens", "cache", "max_parallel", "requests_per_minute", "retries",
+    "shared_budget", "slots", "timeout", "tokenizer",
+)  # fmt: skip
 _EPISODES = (".jsonl", ".parquet")  # ends of the names of files of episodes, which can stand in place of a task
 
 
@@ -140,7 +145,9 @@ def evaluate_command(
     chosen |= {"device": device, "rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
     decoding = _set(chosen)
     settings = _set(chosen | {"allow_other_task": allow_other_task})
-    load = partial(spec.load, arguments, named_values(chat, "chat"), named_values(vllm, "vllm"), **settings)
+    chat_settings = named_values(chat, "chat")
+    vllm_settings = named_values(vllm, "vllm")
+    load = partial(spec.load, arguments, chat_settings, vllm_settings, **settings)
     check_range("[1, inf)", workers=workers)
     if ray is None and workers is not None:
         raise UserError("workers are those of a Ray cluster: add --ray local, auto or HOST:PORT")
@@ -148,7 +155,7 @@ def evaluate_command(
         raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
     on_gpu = device is not None and device.startswith("cuda")
     loaded = load()
-    out = out or spec.default_folder(_told(decoding | arguments, selection))
+    out = out or spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
     human = spec.kind == "human"
     if episodes is None:
         episodes = chat_prompt(spec.task.name).games if spec.kind == "chat" else default_episodes(spec.task.name)
@@ -222,8 +229,8 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[_Counts]:
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
-    """Settings as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    told = [f"{name}={value}" for name, value in settings.items() if name not in ALIKE]
+    """Settings that change what is played, as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
+    told = [f"{name}={value}" for name, value in settings.items() if name not in (*ALIKE, *_REQUESTS)]
     told += ["selection"] * selection
     return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
 

@@ -93,6 +93,11 @@ def reproduce_command(
         preset=size,
         weights=weights,
     )
+    for task in chosen if protocol else ():
+        untried = fair.methods_without_trials(task, order.algorithms)
+        if untried:
+            names = ", ".join(untried)
+            print(f"note: trials have not chosen the settings of {names} on {task}: those of configs/{task} are used")
     command = shlex.join(["lmrl", *without_secrets(sys.argv[1:])])
     asked = None if slurm is None else named_values(slurm, "slurm")
     jobs = _JOBS if jobs is None and slurm is None and ray is None else jobs

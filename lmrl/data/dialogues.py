@@ -107,12 +107,13 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
 
 
 def with_system_in_front(episode: Episode) -> Episode:
-    """Return a dialogue with its system message, if it has one, in front of the first observation."""
+    """Return a dialogue with its system message, if it has one, in front of the first observation and nowhere else."""
     system = episode.info.get("system", "")
     if not system:
         return episode
     first, *later = episode.observations
-    return replace(episode, observations=(f"{system}\n\n{first}", *later))
+    info = {key: value for key, value in episode.info.items() if key != "system"}
+    return replace(episode, observations=(f"{system}\n\n{first}", *later), info=info)
 
 
 def _message(message: Any, place: str) -> tuple[str, str]:

@@ -230,6 +230,7 @@ class OfflineDataModule(L.LightningDataModule):
         self.tokens_per_action: float | None = None
         self._examples: list[Episode] = []
         self._common_system = ""  # of all dialogues of a file without a simulator
+        self._system_in_front = False  # of the first observation, where dialogues have messages of their own
         self._seed = seed
 
     @property
@@ -285,6 +286,7 @@ class OfflineDataModule(L.LightningDataModule):
         in_text = self.hparams["rendering"] == "text"
         messages = {episode.info.get("system", "") for episode in self.episodes}
         self._common_system = messages.pop() if len(messages) == 1 and not in_text else ""
+        self._system_in_front = not self._common_system and self.hparams["system"] is None
         episodes = []
         for number, episode in enumerate(self.episodes, start=1):
             if in_text and any("\n" in action.rstrip("\n") for action in episode.actions):
@@ -292,7 +294,7 @@ class OfflineDataModule(L.LightningDataModule):
                     f"{self.path}: dialogue {number} has a reply of several lines: set data.init_args.rendering=chat, "
                     "with a model that has a chat template (configs/models/), or write replies on one line"
                 )
-            if not self._common_system and self.hparams["system"] is None:
+            if self._system_in_front:
                 episode = with_system_in_front(episode)
             episodes.append(episode)
         self.episodes = episodes
@@ -326,6 +328,12 @@ class OfflineDataModule(L.LightningDataModule):
         self.tokens_per_action = tokens / sum(map(len, held))
         return loader
 
+    @property
+    def segments_per_batch(self) -> float:
+        """Segments in a batch of all processes together, on average."""
+        _, world = rank_and_world_size()
+        return float(self.hparams["batch_size"] * world)
+
     def facts(self) -> dict[str, Any]:
         """Return what a model card says about the data, JSON-like; None where it is not known."""
         return {
@@ -336,6 +344,7 @@ class OfflineDataModule(L.LightningDataModule):
             "data_episodes": len(self.episodes) or None,
             "data_seed": self.hparams["data_seed"],
             "val_fraction": self.hparams["val_fraction"],
+            "system_in_front": self._system_in_front,
             "batch_size": self.hparams["batch_size"],
             "env": self.env,
         }

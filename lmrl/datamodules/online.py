@@ -55,6 +55,8 @@ class OnlineDataModule(OfflineDataModule):
     collecting_seconds = 0.0
     #: What was read and said in all rounds that this process has collected.
     collected = Amounts()
+    #: Number of these rounds.
+    collected_rounds = 0
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class OnlineDataModule(OfflineDataModule):
         self._collector: Collector | None = None
         self._plan: list[list[BufferRun]] | None = []
         self._per_pass = 0  # minibatches of a pass over the round
+        self._segments_per_pass = 0
         self._expected = (0.0, 0.0)
 
     def configure_batches(self, spec: BatchSpec) -> None:
@@ -106,6 +109,12 @@ class OnlineDataModule(OfflineDataModule):
     def minibatch_size(self) -> int:
         """Segments in a minibatch of one process."""
         return int(self.hparams["batch_size"])
+
+    @property
+    def segments_per_batch(self) -> float:
+        """Segments in a minibatch of all processes together, on average over the present round."""
+        self._planned()
+        return self._segments_per_pass / max(1, self._per_pass)
 
     def register_collector(self, collector: Collector) -> None:
         """Set the object that collects rounds; the callback `RolloutCollection` registers itself."""
@@ -205,6 +214,7 @@ class OnlineDataModule(OfflineDataModule):
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             amounts = amounts_of_segments(chain.from_iterable(parts))
             self.collected = Amounts(*map(sum, zip(self.collected, amounts, strict=True)))
+            self.collected_rounds += 1
             # Prepare: the algorithm scores the tokens and attaches advantages to them.
             if learner is not None:
                 parts = learner.prepare_rollout(episodes, parts)
@@ -243,6 +253,7 @@ class OnlineDataModule(OfflineDataModule):
             batches = self.hparams["batches"]
             passes = self.hparams["epochs"] if batches is None else -(-batches // max(1, per_pass))
             self._per_pass = per_pass
+            self._segments_per_pass = sum(len(run.indices) for run in runs)
             self._expected = self._expect(runs, max(1, per_pass))
             self._plan = []
             draw = self._draw(0, self.round)

@@ -169,7 +169,8 @@ class PolicySpec:
 
         It is ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one. For other
         policies, exported folders elsewhere, and runs that play another task than their own it is
-        ``runs/TASK/NAME/evaluation`` (``runs/TASK/ilql_of_maze_fo/evaluation``, ``runs/TASK/vllm-MODEL/evaluation``).
+        ``runs/TASK/NAME/evaluation`` (``runs/TASK/ilql_of_maze_fo/evaluation``, ``runs/TASK/vllm-MODEL/evaluation``,
+        of a run that a chat prompt asks ``runs/TASK/local-NAME/evaluation``).
 
         Args:
             settings: names the settings that differ from the policy's own, as a part of the folder's name.
@@ -195,8 +196,10 @@ class PolicySpec:
             # The served model may have the name of a run, whose folder must stay its own.
             folder = runs / f"vllm-{Path(self.name.rpartition('#')[2]).name}"
         else:
-            model = self.name.partition(":")[2]
+            prefix, _, model = self.name.partition(":")
             folder = runs / Path(model or self.name).name
+            if any(folder.glob("*.ckpt")):
+                folder = runs / f"{prefix}-{folder.name}"  # a run's folder must stay its own
         parts = [part for part in ("evaluation", checkpoint, settings) if part]
         return folder / "_".join(parts)
 

@@ -4,7 +4,7 @@ Held-out loss, how well learned values predict the returns of the file, and an o
 return.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmrl.data import read_dataset
-from lmrl.data.dialogues import with_system_in_front
 from lmrl.datamodules.offline import hash_of_file, held_out_mask
 from lmrl.decoding.sampling import check_decoding
 from lmrl.errors import UserError, check_range, counted
@@ -125,7 +124,7 @@ def evaluate_recorded(
     warnings = []
     if len(episodes) < _FEW:
         warnings.append(f"{counted(len(episodes), 'episode')} say little, and their intervals are too narrow")
-    scores = _scores(module, episodes, **settings)
+    scores = list(action_scores(module, episodes, **settings))
     returns = [episode.total_reward for episode in episodes]
     result: dict[str, Any] = {
         "episodes": len(episodes),
@@ -185,7 +184,7 @@ def _behaviour(
 ) -> _Behaviour | None:
     """Return the best known source of these probabilities; None if nothing is known."""
     if given is not None:
-        scores = _scores(given, episodes)
+        scores = list(action_scores(given, episodes))
     elif all(episode.action_logprobs for episode in episodes):
         # Of sampled tokens, or one number per action, as dialogues have it.
         recorded = [np.array(list(map(sum, episode.action_logprobs))) for episode in episodes]
@@ -193,17 +192,10 @@ def _behaviour(
     elif isinstance(module, ValueModule | QSFT):
         # Their language model is the frozen BC run, which cloned the behaviour policy.
         name = "its BC policy (pi_beta)"
-        scores = _scores(module, episodes, beta=0.0)
+        scores = list(action_scores(module, episodes, beta=0.0))
     else:
         return None
     return _Behaviour(name, [score.logprob for score in scores], _nll(scores))
-
-
-def _scores(module: LanguageModule, episodes: Iterable[Episode], **settings: Any) -> list[ActionScores]:
-    """Score the actions of all episodes, each with its system message where the policy was trained to read it."""
-    if not module.context_window().system:
-        episodes = map(with_system_in_front, episodes)
-    return list(action_scores(module, episodes, **settings))
 
 
 def _nll(scores: Sequence[ActionScores]) -> float:

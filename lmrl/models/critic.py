@@ -162,8 +162,7 @@ class DetachedCritic(nn.Module):
     @contextmanager
     def _learning(self) -> Iterator[Callable[[Tensor], None]]:
         """Inside, the parameters learn: by the function that takes a step with this process's part of a loss."""
-        named = dict(self.named_parameters())
-        parameters = [named[name] for name in self.learns]
+        parameters = self.learning_parameters()
         optimizer = self._optimizer_of(parameters)
 
         def step(loss: Tensor) -> None:
@@ -175,15 +174,27 @@ class DetachedCritic(nn.Module):
                 parameter.grad = gradient
             optimizer.step()
 
+        with self.learning(), torch.enable_grad():
+            yield step
+        for parameter in parameters:
+            parameter.grad = None
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Inside, the parameters that learn require gradients."""
+        parameters = self.learning_parameters()
         for parameter in parameters:
             parameter.requires_grad_(True)
         try:
-            with torch.enable_grad():
-                yield step
+            yield
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(False)
-                parameter.grad = None
+
+    def learning_parameters(self) -> list[nn.Parameter]:
+        """Return what learns between the rounds. The rest of a trunk with adapters is the policy's, and frozen."""
+        named = dict(self.named_parameters())
+        return [named[name] for name in self.learns]
 
     def _optimizer_of(self, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
         """Return the optimizer; it is made when the parameters are where they learn."""

@@ -66,8 +66,8 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     """Leave on each process of a mesh its share of all parameters, and have them gathered in parts when they are used.
 
     The parts are the blocks of language models, value heads, trunks without a vocabulary head, and the rest. Each
-    process holds all of a `DetachedCritic`. The weights are those of the first process; the others need not hold any
-    (`weights_on_first_process`).
+    process holds all that learns of a `DetachedCritic`. The weights are those of the first process; the others need
+    not hold any (`weights_on_first_process`).
 
     Copies that share what never learns (`lmrl.models.heads`) share its shards.
 
@@ -79,7 +79,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     whole: set[nn.Parameter] = set()
     for part in module.modules():
         if isinstance(part, DetachedCritic):  # it learns outside of the training steps
-            whole.update(part.parameters())
+            whole.update(part.learning_parameters())
     parts = [*_parts(module), module]
     shared = _shared(parts)
     weights = dict(module.state_dict()) if rank_and_world_size()[0] == 0 else {}

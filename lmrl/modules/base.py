@@ -26,6 +26,7 @@ from lmrl.checkpoints.saving import (
     restore_base,
     write_folder,
 )
+from lmrl.data.dialogues import with_system_in_front
 from lmrl.datamodules.offline import OfflineDataModule, global_seed
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
@@ -226,8 +227,13 @@ class LanguageModule(L.LightningModule):
         return ""
 
     def as_read(self, episode: Episode) -> Episode:
-        """Return a collected episode as the policy has read it."""
-        return episode
+        """Return a collected episode as the policy has read it.
+
+        Dialogues of a file without a simulator may have system messages of their own.
+        """
+        # Runs from before this was noted had it in front unless the window has one.
+        in_front = self.made_with.get("system_in_front", not self.context_window().system)
+        return with_system_in_front(episode) if in_front else episode
 
     def context_window(self) -> Window:
         """Return the policy's context window, as in training.

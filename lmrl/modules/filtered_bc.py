@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
+
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec, Filter
 from lmrl.modules.bc import BC
@@ -21,6 +23,14 @@ class FilteredBC(BC):
         """Build the model; the arguments are those of `lmrl.datamodules.spec.Filter` and of `BC`."""
         super().__init__(**shared)
         self.filter = Filter(success=success, top_fraction=top_fraction, min_return=min_return)
+
+    def setup(self, stage: str) -> None:
+        """See `LanguageModule.setup`; warns if the filter has no condition."""
+        super().setup(stage)
+        if stage == "fit" and self.filter == Filter():
+            rank_zero_warn(
+                f"{type(self).__name__} keeps all episodes, as BC does: set success, min_return or top_fraction"
+            )
 
     def batch_spec(self) -> BatchSpec:
         """Declare batches of the episodes that the filter keeps."""

@@ -105,6 +105,11 @@ class GuidedPPO(PPO):
         q_heads = StepCost(per_state=matmul_flops(self.q_heads, learns=True))
         return total_cost(super().step_cost(), trunk_cost(self.trunk), q_heads)
 
+    def reading_cost(self) -> StepCost:
+        """See `PolicyGradient.reading_cost`; the trunk and the Q heads are read next to the frozen model."""
+        q_heads = StepCost(per_state=matmul_flops(self.q_heads, learns=False))
+        return total_cost(super().reading_cost(), trunk_cost(self.trunk, learns=False), q_heads)
+
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)

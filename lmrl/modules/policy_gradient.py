@@ -35,7 +35,7 @@ from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.tokens.segments import Segment
-from lmrl.training.flops import StepCost, total_cost
+from lmrl.training.flops import StepCost, playing_cost, total_cost
 from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.types import Episode, Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
@@ -265,12 +265,16 @@ class PolicyGradient(LanguageModule):
         loss: Tensor = clipped + self.bc_weight * imitation * recorded.scale
         return loss
 
+    def reading_cost(self) -> StepCost:
+        """Return what it costs the policy, or its reference model, to read a round once."""
+        return playing_cost(self.model)
+
     def round_cost(self) -> StepCost:
         """The policy plays, and the reference model scores; a corrected round is scored by the policy, too.
 
         A reference of which the KL is only logged reads few episodes, and is left out.
         """
-        reading = super().round_cost()
+        reading = self.reading_cost()
         costs = [reading]
         if self.is_reference_learned_from:
             costs.append(reading)

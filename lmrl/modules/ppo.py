@@ -35,7 +35,7 @@ from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector,
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
-from lmrl.training.flops import StepCost, matmul_flops, total_cost
+from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 from lmrl.training.reporting import log_now
 from lmrl.types import Policy
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
@@ -419,6 +419,15 @@ class PPO(PolicyGradient):
         """The policy and the head of a shared critic; another critic learns between the rounds."""
         value = StepCost(per_state=matmul_flops(self.v_head, learns=True) if self.critic is None else 0)
         return total_cost(super().step_cost(), value)
+
+    def round_cost(self) -> StepCost:
+        """See `PolicyGradient.round_cost`; a critic with a trunk of its own reads the round, and learns from it."""
+        costs = [super().round_cost()]
+        if isinstance(self.critic, OwnCritic):
+            costs.append(trunk_cost(self.critic.trunk, learns=False))
+            with self.critic.learning():
+                costs += [trunk_cost(self.critic.trunk)] * self.critic.passes
+        return total_cost(*costs)
 
     def action_scores(self, batch: TokenBatch) -> Tensor:
         """See `PolicyGradient.action_scores`; (N, 2) with V of a shared critic."""

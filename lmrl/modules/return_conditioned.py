@@ -100,7 +100,7 @@ class ReturnConditionedBC(BC):
 
     def as_read(self, episode: Episode) -> Episode:
         """Return the episode with the line with which the policy acts."""
-        return self._with_line(episode, self.told)
+        return self._with_line(super().as_read(episode), self.told)
 
     def policy(self, wish: int | None = None, **settings: Any) -> ConditionedPolicy:
         """Sample from the model with the return of a bin in the prompt.

@@ -363,10 +363,15 @@ class _Training:
         begun = base is not None or value_at(config, "model.init_args.pretrained") is not None
         return [] if begun or weights in (None, SCRATCH) else [f"--model.init_args.pretrained={weights}"]
 
+    @property
+    def _device(self) -> list[str]:
+        """Words that say where trained policies play."""
+        if self.order.preset.device is None:
+            return []
+        return ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
+
     def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, ...]:
-        device = []
-        if self.order.preset.device is not None:
-            device = ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
+        device = self._device
 
         def step(policy: Path, out: str, *more: str, of: str = recipe) -> Step:
             options = (*device, *more)
@@ -387,7 +392,7 @@ class _Training:
     def _equal_evaluations(self, folder: Path, recipe: str, step: Callable[..., Step]) -> tuple[Step, ...]:
         """Return the evaluations of the protocol: as many settings and games for each method."""
         games = min(protocol.GAMES, self.order.episodes or protocol.GAMES)
-        words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env)]
+        words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *self._device]
         for option, values in protocol.settings_tried(folder.name).items():
             words += [f"--{option}", *map(str, values)]
         tuning = Step("tune", tuple(words), digest(recipe, words))
@@ -395,13 +400,18 @@ class _Training:
         if folder.name != protocol.START:
             for name in protocol.EARLIER:
                 steps.append(step(folder / name, f"evaluation_{name}", "--tuned", of=tuning.recipe))
-                steps.append(self._selection(folder, name, games, tuning.recipe))
+                steps.append(self._selection(folder, folder / name, name, games, tuning.recipe))
+            steps.append(self._selection(folder, folder, protocol.END, games, tuning.recipe))
         return tuple(steps)
 
-    def _selection(self, folder: Path, name: str, games: int, recipe: str) -> Step:
-        """Return the evaluation of an earlier policy on the games with which `lmrl tune` chose the decoding."""
-        words = ["evaluate", self.task, "--policy", (folder / name).as_posix(), "--episodes", str(games)]
-        words += ["--seed", "0", *env_words(self.order.env), "--tuned", "--selection"]
+    def _selection(self, folder: Path, policy: Path, name: str, games: int, recipe: str) -> Step:
+        """Return the evaluation by which one of the policies of a run is chosen.
+
+        Its games are not those of `lmrl tune`: that the best of the settings won there is partly luck, from which the
+        last policy alone would profit.
+        """
+        words = ["evaluate", self.task, "--policy", policy.as_posix(), "--episodes", str(games), "--seed", "1"]
+        words += [*env_words(self.order.env), "--tuned", "--selection", *self._device]
         out = folder / f"selection_{name}"
         return Step(f"select_{name}", (*words, "--out", out.as_posix()), digest(recipe, words))
 

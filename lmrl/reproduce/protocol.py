@@ -1,13 +1,13 @@
 """The protocol of a fair table: every method starts, spends and chooses alike (``docs/reference/protocol.md``)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmrl.utils.configuration import configs_folder
 
 __all__ = [
     "EARLIER", "END", "FOLDER", "GAMES", "START", "Settings",
-    "chosen_policy", "method_of", "methods", "rows", "settings_tried",
+    "chosen_policy", "method_of", "methods", "methods_without_trials", "rows", "settings_tried",
 ]  # fmt: skip
 
 FOLDER = "protocol"
@@ -44,6 +44,18 @@ def methods(task: str) -> list[str]:
     """Return the columns of a row, the start first. ``X_from_Y`` is method X that starts from Y instead."""
     second_arm = sorted(path.stem for path in (configs_folder() / FOLDER / task).glob("*_from_*.yaml"))
     return [START, *_METHODS, *second_arm]
+
+
+def methods_without_trials(task: str, algorithms: Sequence[str]) -> list[str]:
+    """Return those of the algorithms for which no setting has been chosen on this task.
+
+    Args:
+        task: a row.
+        algorithms: columns; none: all of the row.
+    """
+    folder = configs_folder() / FOLDER / task
+    names = [method_of(name) for name in algorithms or methods(task)]
+    return [name for name in dict.fromkeys(names) if name != START and not (folder / f"{name}.yaml").is_file()]
 
 
 def method_of(algorithm: str) -> str:

@@ -89,10 +89,11 @@ def _results_of_run(cell: Cell) -> dict[str, Any]:
             earlier = read_json(cell.folder / f"evaluation_{name}" / "scores.json")
             if earlier:
                 results["earlier"][name] = earlier
-                selection[name] = read_json(cell.folder / f"selection_{name}" / "scores.json")["return_mean"]
+        for name in (*protocol.EARLIER, protocol.END):
+            chosen_by = read_json(cell.folder / f"selection_{name}" / "scores.json")
+            if chosen_by:
+                selection[name] = chosen_by["return_mean"]
         if selection:
-            tuning = read_json(cell.folder / "tuned.json")
-            selection[protocol.END] = max(tried["return_mean"] for tried in tuning["tried"])
             results["selection"] = selection
             results["chosen"] = protocol.chosen_policy(selection)
     return {**results, "tokens": tokens}

@@ -50,6 +50,7 @@ class NoiseScale(Callback):
         self._earlier: Tensor | None = None  # running mean of sketches
         self._weight = 0.0  # sum of the weights in it
         self._warned = False
+        self._batches = 0  # of the step so far
 
     @property
     def value(self) -> Tensor:
@@ -60,22 +61,28 @@ class NoiseScale(Callback):
         scale = self.noise / torch.where(seen, self.signal, 1.0)
         return torch.where(seen, scale, float("inf"))
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        """Count the batches of a step: the last step of a round may have fewer than others."""
+        self._batches += 1
+
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         """Compare the gradient of the step with those before it, and log. Nothing here waits for the device."""
+        batches = self._batches
+        self._batches = 0
         data = trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, OfflineDataModule) or not _is_plain(trainer):
             return
         if not _is_repetition(data):
-            self._add_step(trainer, pl_module, data)
+            self._add_step(pl_module, data, batches)
         # Repetitions log the last estimate. Lightning would do so by itself, but not after a resume.
         if self.steps:
             pl_module.log("train/noise_scale", self.value.float())
         if isinstance(data, OnlineDataModule) and data.consumed <= trainer.accumulate_grad_batches:
             self._compare(data)
 
-    def _add_step(self, trainer: Trainer, pl_module: L.LightningModule, data: OfflineDataModule) -> None:
-        """Add the gradient of this step."""
-        rank, world = rank_and_world_size()
+    def _add_step(self, pl_module: L.LightningModule, data: OfflineDataModule, batches: int) -> None:
+        """Add the gradient of this step, of a number of batches on each process."""
+        rank, _ = rank_and_world_size()
         gradients = [_local(p.grad) for p in pl_module.parameters() if p.grad is not None]
         norms = torch.stack([norm.double() for norm in torch._foreach_norm(gradients)])
         squared_norm = norms.square().sum()
@@ -86,10 +93,9 @@ class NoiseScale(Callback):
             torch.distributed.all_reduce(squared_norm)
         else:
             projected = sketch(gradients)
-        segments = int(data.hparams["batch_size"]) * trainer.accumulate_grad_batches * world
-        self.add(projected, squared_norm, segments)
+        self.add(projected, squared_norm, batches * data.segments_per_batch)
 
-    def add(self, gradient: Tensor, squared_norm: Tensor, segments: int) -> None:
+    def add(self, gradient: Tensor, squared_norm: Tensor, segments: float) -> None:
         """Add the gradient of a step to the running means.
 
         Args:

@@ -12,8 +12,9 @@ from lmrl.callbacks import ComputeBudget, KeepLast, RolloutCollection
 from lmrl.datamodules import OfflineDataModule
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.modules import BC, GRPO
-from lmrl.training.flops import lm_cost, playing_cost
+from lmrl.models.lm import trunk_of
+from lmrl.modules import BC, GRPO, ILQL, PPO, GuidedPPO
+from lmrl.training.flops import lm_cost, playing_cost, trunk_cost
 from tests.helpers.online import TINY, fit, rounds, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
@@ -131,6 +132,33 @@ def test_the_reference_model_and_a_penalty_cost_more(bc_run: str) -> None:
     free = GRPO(pretrained=bc_run, kl_weight=0.0).round_cost()
     penalised = GRPO(pretrained=bc_run, kl_weight=0.1).round_cost()
     assert penalised.per_id == 2 * free.per_id
+
+
+def test_what_else_reads_a_round_costs_more(bc_run: str, tmp_path: Path) -> None:
+    plain = PPO(pretrained=bc_run, kl_weight=0.0)
+    own = PPO(pretrained=bc_run, kl_weight=0.0, critic="own", critic_passes=3)
+    per_id = trunk_cost(trunk_of(plain.model), learns=False).per_id
+    # Its trunk reads the round once, and learns from it three times.
+    assert own.round_cost().per_id == plain.round_cost().per_id + per_id + 3 * 3 * per_id
+    assert not any(parameter.requires_grad for parameter in own.critic.parameters())  # type: ignore[union-attr]
+
+    values = ILQL(pretrained=bc_run)
+    data = OfflineDataModule("maze_fo", size=20, batch_size=8, val_fraction=0.0)
+    trainer(tmp_path / "ilql", 1, [KeepLast(1)]).fit(values, data)
+    guided = GuidedPPO(pretrained=str(tmp_path / "ilql"), kl_weight=0.0)
+    heads = 2 * sum(parameter.numel() for parameter in guided.q_heads.parameters() if parameter.ndim > 1)
+    assert guided.round_cost().per_id == 2 * per_id
+    assert guided.round_cost().per_state == plain.round_cost().per_state + heads
+
+
+def test_rounds_in_which_the_policy_waits_do_not_count_as_the_last_one(bc_run: str, tmp_path: Path) -> None:
+    """Two rounds are played before the first step, so the mean of both is expected of the next one."""
+    budget = ComputeBudget(1.0)
+    playing = Rounds()
+    module = PPO(pretrained=bc_run, kl_weight=0.0, critic_warmup_rounds=1, **SETTINGS)
+    fit(module, rounds(), tmp_path, 1, [budget], playing)
+    assert len(playing.costs) == 2
+    assert budget._round == pytest.approx(sum(playing.costs) / 2)
 
 
 def test_shares_of_the_budget_leave_folders_that_play(data_path: Path, tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ def test_a_run_has_fallen_when_it_is_far_below_its_best_rounds() -> None:
     assert lines[-1] is not None and "rounds 11 to 15" in lines[-1] and "in rounds 6 to 10" in lines[-1]
 
 
+def test_a_fall_between_rounds_that_all_returned_the_same_is_found() -> None:
+    health = RoundHealth()
+    lines = []
+    for number in range(1, 2 * WINDOW + 1):
+        returned = 1.0 if number <= WINDOW else 0.0
+        lines.append(health.add(number, [episode("o", "a", "o", rewards=[returned], terminated=True)]))
+    assert lines[-1] is not None and "returns within each do not differ" in lines[-1]
+
+
 def test_noise_alone_is_no_fall() -> None:
     assert not any(played([0.0] * 300))
 

@@ -1,6 +1,7 @@
 """Evaluation while training: what is logged, when, and which checkpoint is kept."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -42,7 +43,9 @@ def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate("maze_fo", 20, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
 
 
-def fit(root: Path, data_path: Path, steps: int, **more: Any) -> InteractiveEvaluation:
+def fit(
+    root: Path, data_path: Path, steps: int, callbacks: Sequence[L.Callback] = (), **more: Any
+) -> InteractiveEvaluation:
     torch.manual_seed(0)
     playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=25)
     logger = CSVLogger(root, name="", version="")
@@ -52,12 +55,18 @@ def fit(root: Path, data_path: Path, steps: int, **more: Any) -> InteractiveEval
         logger=logger,
         accelerator="cpu",
         default_root_dir=root,
-        callbacks=[playing, KeepLast()],
+        callbacks=[*callbacks, playing, KeepLast()],
         **quiet,
     )
     module = Scripted(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128})
     trainer.fit(module, MazeDataModule("maze_fo", path=str(data_path), batch_size=16, val_fraction=0.1), **more)
     return playing
+
+
+def evaluated(root: Path) -> list[int]:
+    """The steps at which a run was evaluated."""
+    with (root / "metrics.csv").open() as file:
+        return [int(row["step"]) for row in csv.DictReader(file) if row.get("eval/maze_fo/return_mean")]
 
 
 def test_the_best_by_return_is_kept_and_the_last_too(data_path: Path, tmp_path: Path) -> None:
@@ -73,6 +82,20 @@ def test_the_best_by_return_is_kept_and_the_last_too(data_path: Path, tmp_path: 
         low, mean, high = (float(row[f"eval/maze_fo/return_{name}"]) for name in ("ci_low", "mean", "ci_high"))
         assert low <= mean <= high
         assert (mean == -401.0) == bool(illegal)
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_the_last_policy_is_evaluated_however_a_run_ends(data_path: Path, tmp_path: Path) -> None:
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            trainer.should_stop = trainer.global_step >= 3
+
+    fit(tmp_path, data_path, steps=10, callbacks=[Stop()])
+    assert evaluated(tmp_path) == [2, 3]
+    # A run that has ended is not evaluated again: its logger writes no new file.
+    (tmp_path / "metrics.csv").unlink()
+    fit(tmp_path, data_path, steps=3, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
+    assert not (tmp_path / "metrics.csv").exists()
 
 
 def test_it_says_how_far_it_is(data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_dialogues_that_are_longer_than_what_is_read_are_counted(tmp_path: Path)
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
 
 
-@pytest.mark.parametrize("name", ["bc", "ilql"])
+@pytest.mark.parametrize("name", ["bc", "filtered_bc", "ilql"])
 def test_the_file_of_the_configurations_must_be_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", f"configs/dialogues/{name}.yaml", "--model.init_args.pretrained=null"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]

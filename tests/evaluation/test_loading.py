@@ -209,6 +209,7 @@ def test_the_advisor_decides_what_is_played(
         ("random", "", "runs/maze_fo/random/evaluation"),
         ("chat:meta/llama", "", "runs/maze_fo/llama/evaluation"),
         ("local:models/qwen", "", "runs/maze_fo/qwen/evaluation"),
+        ("local:runs/maze_fo/bc", "", "runs/maze_fo/local-bc/evaluation"),
     ],
 )
 def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, runs: Path) -> None:

@@ -1,6 +1,7 @@
 """Policies judged by files: an estimate of a return that is known exactly, values that are known, held-out episodes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.calibration import calibration
 from lmrl.evaluation.recorded import evaluate_recorded, held_out_episodes
-from lmrl.evaluation.token_values import action_scores
+from lmrl.evaluation.token_values import action_scores, token_values
 from lmrl.modules import AWR, BC, ILQL, MC, QSFT, ArCHer, LanguageModule
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import context
@@ -260,3 +261,8 @@ def test_system_messages_are_read_as_in_training(tmp_path: Path) -> None:
     scores = list(action_scores(module, read))
     expected = sum(score.nll.sum() for score in scores) / sum(score.tokens.sum() for score in scores)
     assert evaluate_recorded(module, episodes)["nll"] == pytest.approx(expected)
+    assert list(token_values(module, episodes)) == list(token_values(module, read))
+    # Trained with data.init_args.system="", which leaves them out.
+    module.made_with["system_in_front"] = False
+    without = [replace(episode, info={}) for episode in episodes]
+    assert evaluate_recorded(module, episodes)["nll"] == evaluate_recorded(module, without)["nll"] != expected

@@ -149,12 +149,12 @@ def test_a_run_with_adapters_in_shards_goes_on(start: str, learned: Any, tmp_pat
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
-def play(name: str, bc_run: str, root: Path) -> list[dict[str, float]]:
+def play(name: str, bc_run: str, root: Path, critic: str) -> list[dict[str, float]]:
     """Train a policy with adapters on rounds that it plays itself, and return what is logged."""
     torch.manual_seed(0)
     world = 1 if name == "one" else 2
     seen = Losses()
-    module = PPO(pretrained=bc_run, lora=LORA, lr=1e-2, lr_schedule="constant", warmup_steps=0)
+    module = PPO(pretrained=bc_run, lora=LORA, lr=1e-2, lr_schedule="constant", warmup_steps=0, critic=critic)
     data = rounds(epochs=2, batch_size=8 // world)
     settings = {"strategy": strategy(name), "devices": world}
     fit(module, data, root, 4, [seen], settings=settings)
@@ -162,10 +162,10 @@ def play(name: str, bc_run: str, root: Path) -> list[dict[str, float]]:
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in seen.rows]
 
 
-@pytest.mark.nightly
-def test_a_policy_with_adapters_in_shards_plays(bc_run: str, tmp_path: Path) -> None:
-    (one,) = on_ranks(play, "one", bc_run, tmp_path / "one", world=1)
+@pytest.mark.parametrize("critic", [pytest.param("detached", marks=pytest.mark.nightly), "own"])
+def test_a_policy_with_adapters_in_shards_plays(critic: str, bc_run: str, tmp_path: Path) -> None:
+    (one,) = on_ranks(play, "one", bc_run, tmp_path / "one", critic, world=1)
     assert len(one) == 4
-    for found in on_ranks(play, "fsdp", bc_run, tmp_path / "two"):
+    for found in on_ranks(play, "fsdp", bc_run, tmp_path / "two", critic):
         for row, right in zip(found, one, strict=True):
             assert row == pytest.approx(right, rel=1e-4, abs=1e-5)

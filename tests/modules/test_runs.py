@@ -55,6 +55,7 @@ def data(path: Path) -> MazeDataModule:
     return MazeDataModule("maze_fo", path=str(path), batch_size=32, val_fraction=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:FilteredBC keeps all episodes")
 @pytest.mark.parametrize("kind", [BC, FilteredBC, MC, ILQL])
 def test_a_checkpoint_plays_like_the_module_it_was_made_from(
     kind: type[LanguageModule], bc_run: Path, data_path: Path, tmp_path: Path
@@ -120,7 +121,8 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
 def test_a_folder_holds_no_path_of_the_machine_that_made_it(data_path: Path, tmp_path: Path) -> None:
     """People publish these folders."""
     fit(BC(architecture=TINY, task_tokens="wordle"), data(data_path), tmp_path / "start")
-    fit(FilteredBC(pretrained=str(tmp_path / "start")), data(data_path), tmp_path / "run")
+    with pytest.warns(UserWarning, match="FilteredBC keeps all episodes, as BC does: set success, min_return or"):
+        fit(FilteredBC(pretrained=str(tmp_path / "start")), data(data_path), tmp_path / "run")
     assert str(tmp_path) not in (tmp_path / "run" / "last" / "lmrl.json").read_text()
     assert load_module(tmp_path / "run" / "last").made_with["starts_from"] == "start"
 

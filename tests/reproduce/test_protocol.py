@@ -1,5 +1,6 @@
 """Tests of what the protocol makes equal, by its plan and by the records of the table."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,26 @@ def test_all_methods_try_as_many_settings_and_are_scored_at_three_points() -> No
     steps = cells_of("wordle", "grpo")["grpo"].steps
     assert [step.name for step in steps] == [
         "fit", "evaluate", "tune", "evaluate_tuned",
-        "evaluate_at_25", "select_at_25", "evaluate_at_50", "select_at_50",
+        "evaluate_at_25", "select_at_25", "evaluate_at_50", "select_at_50", "select_end",
     ]  # fmt: skip
+    # All three policies are compared on the same games, which have chosen no decoding.
+    selections = [step.words for step in steps if step.name.startswith("select_")]
+    assert all(words[words.index("--seed") + 1] == "1" and "--selection" in words for words in selections)
     assert "runs/protocol/wordle/grpo/at_25" in steps[4].words and "--tuned" in steps[4].words
+
+
+def test_trained_policies_play_on_the_device() -> None:
+    preset = replace(PROTOCOL, device="cuda")
+    (cell,) = [
+        cell for cell in plan(Order(["wordle"], ["grpo"], PROTOCOL.runs, preset=preset)) if cell.name == "wordle/grpo"
+    ]
+    for step in cell.steps:
+        assert step.name == "fit" or step.words[step.words.index("--device") + 1] == "cuda", step.name
+
+
+def test_methods_whose_settings_no_trial_has_chosen_are_named() -> None:
+    assert protocol.methods_without_trials("car_dealer", []) == []
+    assert protocol.methods_without_trials("maze_po", ["bc", "grpo", "ppo_from_filtered_bc"]) == ["grpo", "ppo"]
 
 
 def test_the_best_policy_on_selection_games_is_scored_of_equals_the_latest() -> None:

@@ -81,6 +81,21 @@ def test_a_resumed_run_may_compute_elsewhere() -> None:
     assert resumed.value.device == elsewhere
 
 
+def test_a_step_has_the_segments_of_its_minibatches(bc_run: str, tmp_path: Path) -> None:
+    """A round of few segments is cut into minibatches that are smaller than asked for."""
+    sizes = []
+
+    class Noting(NoiseScale):
+        def add(self, gradient: torch.Tensor, squared_norm: torch.Tensor, segments: float) -> None:
+            sizes.append(segments)
+
+    data = rounds(batch_size=20, consecutive=1)
+    playing = RolloutCollection(episodes=6, slots=4)
+    fit(GRPO(pretrained=bc_run, advantage="rebn"), data, tmp_path, steps=2, playing=playing, callbacks=[Noting()])
+    assert sizes[0] < 20
+    assert sizes[-1] == len(data.played) / data._per_pass
+
+
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
 def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -> None:
     """Rounds of 16 episodes are learned from twice, in minibatches of 8, so two of the four steps of a round count."""
