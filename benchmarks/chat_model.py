@@ -94,7 +94,9 @@ def _learned(name: str, lora: bool) -> dict[str, float]:
     torch.manual_seed(0)
     clock = _Clock()
     callbacks: list[L.Callback] = [clock]
-    module = ALGORITHMS[name](**_settings(lora))
+    # The policy of PPO learns from the first round on, as that of GRPO.
+    more = {"critic_warmup_rounds": 0} if name == "PPO" else {}
+    module = ALGORITHMS[name](**_settings(lora), **more)
     module.starts_from_bc = False
     with TemporaryDirectory() as folder:
         data: OfflineDataModule

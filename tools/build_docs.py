@@ -256,10 +256,9 @@ def of_chat_model() -> str:
     shown = {row["name"]: row["shown"] for row in record["rows"]}
     lines = []
     for name in ("BC", "ILQL", "PPO", "GRPO"):
-        line = [name]
-        for weights in ("all weights", "adapters"):
-            line += [shown[f"SmolLM2, {name}, {weights}: {what}"] for what in ("peak memory", "learning")]
-        lines.append(line)
+        labels = [f"SmolLM2, {name}, {weights}" for weights in ("all weights", "adapters")]
+        if f"{labels[0]}: learning" in shown:
+            lines.append([name, *(shown[f"{row}: {what}"] for row in labels for what in ("peak memory", "learning"))])
     heads = ["algorithm", "all weights: peak memory", "speed", "adapters: peak memory", "speed"]
     return f"{grid(heads, lines)}\n\n{record['machine']['cpu']}, {record['date'].partition(' ')[0]}."
 
