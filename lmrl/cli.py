@@ -37,7 +37,7 @@ options:
   --resume                       go on from the run's last.ckpt, if it has one
   --ckpt_path FILE               a checkpoint to go on from, e.g. runs/maze_fo/ilql/last.ckpt
   --overwrite                    begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder
-  --allow_pickle true            read one with pickled objects; that can run any code in it
+  --allow_pickle                 read one with pickled objects; that can run any code in it
   --print_config                 show the merged configuration and end
 
 All of the trainer's options:    lmrl fit --config FILE --help

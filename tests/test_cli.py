@@ -168,6 +168,7 @@ def test_verify_fails_on_a_changed_reward(dataset: Path, tmp_path: Path, capsys:
 
 def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "maze_fo", "--texts", "50"]) == 0
+    assert main(["check-env", "twenty_questions", "--texts", "5", "--env", "partner=scripted"]) == 0
     assert "ok: pickling keeps behaviour" in capsys.readouterr().out
 
 

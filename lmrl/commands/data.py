@@ -3,19 +3,18 @@
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lmrl.commands.arguments import partner_argument
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.data.floor import entropy_floor
-from lmrl.envs import make
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import DIALOGUES
 from lmrl.errors import UserError, counted
 from lmrl.evaluation.intervals import student_mean
+from lmrl.partners import environment
 from lmrl.utils.configuration import env_arguments, named_values
 from lmrl.utils.consoles import table_console
 
@@ -187,7 +186,7 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
     """
     row = named_task(task)
     whole = True
-    for law, broken in tried_laws(partial(make, row.name, **env_arguments(env)), texts, seed, row.last_texts):
+    for law, broken in tried_laws(environment(row.name, env_arguments(env)), texts, seed, row.last_texts):
         whole = whole and broken is None
         if broken is None:
             print(f"ok: {law}")

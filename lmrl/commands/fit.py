@@ -133,8 +133,7 @@ class TrainingCLI(LightningCLI):
         )
         parser.add_argument(
             "--allow_pickle",
-            type=bool,
-            default=False,
+            action="store_true",
             help="read one with pickled objects; that can run any code in it",
         )
 

@@ -12,6 +12,8 @@ from lmrl.utils.configuration import configuration
 
 __all__ = ["fit"]
 
+_SWITCHES = ("allow_pickle", "overwrite", "resume")
+
 
 def fit(*configs: str | PathLike[str], **options: Any) -> Path:
     """Train as ``lmrl fit`` does, in this process, with all that it prints and writes.
@@ -24,7 +26,7 @@ def fit(*configs: str | PathLike[str], **options: Any) -> Path:
     Args:
         *configs: configuration files, merged in their order; shipped ones are found from anywhere.
         **options: what the command line takes, by dotted names without dashes: ``trainer.max_steps``,
-            ``model.init_args.lr``, ``seed_everything``, ``ckpt_path``, ``overwrite=True``.
+            ``model.init_args.lr``, ``seed_everything``, ``ckpt_path``, ``overwrite=True``, ``resume=True``.
 
     Returns:
         The folder of the run, which stands wherever a policy is asked for.
@@ -34,7 +36,7 @@ def fit(*configs: str | PathLike[str], **options: Any) -> Path:
         KeyboardInterrupt: Ctrl-C; the run resumes from its ``last.ckpt``.
     """
     words = [word for config in configs for word in ("--config", fspath(config))]
-    words += [_word(name, value) for name, value in options.items() if value is not False or name != "overwrite"]
+    words += [_word(name, value) for name, value in options.items() if name not in _SWITCHES or value]
     try:
         code = fit_command(words)
         folder = Path(configuration(words).trainer.default_root_dir)
@@ -53,7 +55,7 @@ def fit(*configs: str | PathLike[str], **options: Any) -> Path:
 
 
 def _word(name: str, value: Any) -> str:
-    if name == "overwrite":
-        return "--overwrite"
+    if name in _SWITCHES:
+        return f"--{name}"
     text = fspath(value) if isinstance(value, str | PathLike) else json.dumps(value)
     return f"--{name}={text}"

@@ -5,14 +5,18 @@ text, says one action per turn, and is answered with the new text; the reward is
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
+from lmrl.envs.base import TextEnv
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
 from lmrl.integrations.trl.tools import TaskEnvironment, finish
+from lmrl.partners import environment
 from lmrl.policies.chat.policy import action_of, conversation, introduction
 from lmrl.rollout import episode_seed
 from lmrl.types import Request
@@ -52,6 +56,16 @@ class GameData(vf.TaskData):  # type: ignore[misc]
     seed: int
 
 
+def _game(name: str, arguments: Mapping[str, Any]) -> TaskEnvironment:
+    """Return a new game. Those with the same arguments share their partner."""
+    return TaskEnvironment(name, _maker(name, json.dumps(arguments, sort_keys=True)))
+
+
+@lru_cache
+def _maker(name: str, arguments: str) -> Callable[[], TextEnv]:
+    return environment(name, json.loads(arguments))
+
+
 class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):  # type: ignore[misc]
     """An episode of a game."""
 
@@ -69,7 +83,7 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):  # type: ignore[misc]
         check_range("[1, inf)", episodes=config.episodes)
         if not config.game:
             raise UserError("name a task: --env.taskset.game NAME")
-        game = TaskEnvironment(named_task(config.game).name, config.arguments)
+        game = _game(named_task(config.game).name, config.arguments)
         for index in range(config.episodes):
             seed = episode_seed(config.seed, index, _OF_VERIFIERS)
             game.reset(seed=seed)
@@ -103,7 +117,7 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
         data = task.data
         key = _prompt(data.game).key
         # Games may wait for an engine or a partner, so they run in threads.
-        game = await asyncio.to_thread(TaskEnvironment, data.game, data.arguments)
+        game = await asyncio.to_thread(_game, data.game, data.arguments)
         await asyncio.to_thread(game.reset, data.seed)
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()  # the first text is in the prompt

@@ -135,12 +135,18 @@ class Seat:
         return Move(Reply(f"{typed}\n"), None)
 
     def play(self, move: Move) -> None:
-        """Take an action. If the environment or its partner fails, the episode stays where it was."""
+        """Take an action. If the environment or its partner fails, the episode stays where it was.
+
+        It ends if the environment cannot be brought back there.
+        """
         try:
             (turn,) = step_together([(self._slot.index, self._slot.env, move.reply.text)])
         except Exception:
             # The environment may be half a turn further: replay the episode in a new one.
-            self._slot.renew(self._make_env)
+            try:
+                self._slot.renew(self._make_env)
+            except Exception:
+                self.over = True
             raise
         assert turn is not None
         self._terminated, truncated = self._slot.record_step(move.reply, turn)

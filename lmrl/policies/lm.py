@@ -1,18 +1,20 @@
 """A language model that plays: what it reads, the same contexts that training reads, and when it stops."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm, positions_of
-from lmrl.models.tokenizer import load_tokenizer
+from lmrl.models.tokenizer import load_tokenizer, warn_of_other_template
 from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
@@ -171,20 +173,23 @@ class ActorCriticPolicy(LMPolicy):
 
 
 def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, temperature: float, slots: int) -> LMPolicy:
-    """A saved language model as a player that reads as much as fits.
+    """A saved language model as a player, which reads what it read in training.
 
     Args:
         path: run folder, model folder, GGUF file or hub id.
-        texts: how many of the newest texts are read; None: all.
+        texts: how many of the newest texts are read, as many as fit, by a model that lmrl has not trained; None: all.
         max_new_tokens: longest action.
         temperature: 0 is greedy.
         slots: parallel episodes to make room for.
 
     Raises:
-        UserError: there is no such model, or it is no causal language model.
+        UserError: there is no such model, it is no causal language model, or actions do not fit beside its contexts.
     """
     folder = resolve_pretrained(path)
     tokenizer = load_tokenizer(folder)
     model = build_lm(folder, {}, len(tokenizer)).train(False)
-    window = Window(texts, positions_of(model.config) - max_new_tokens)
+    manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
+    warn_of_other_template(tokenizer, manifest.get("chat_template"))
+    trained = manifest.get("window")
+    window = Window(**trained) if trained else Window(texts, positions_of(model.config) - max_new_tokens)
     return LMPolicy(model, tokenizer, window, temperature=temperature, max_new_tokens=max_new_tokens, slots=slots)

@@ -94,7 +94,7 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
         """``(rows, width)`` after the last token; only what was not read before is read."""
         before = self._read.shape[1]
         # Else it is another text, beams have changed places, or the model has learned in between.
-        goes_on = before < ids.shape[1] and torch.equal(ids[:, :before], self._read)
+        goes_on = 0 < before < ids.shape[1] and torch.equal(ids[:, :before], self._read.to(ids.device))
         if self._weights.changed() or not goes_on:
             self._cache = DynamicCache()
             before = 0

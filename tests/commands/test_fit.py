@@ -159,8 +159,9 @@ def test_it_is_the_command(data_path: Path, tmp_path: Path, capsys: pytest.Captu
     assert run == tmp_path / "run" and (run / "last.ckpt").is_file()
     assert "lmrl evaluate" in capsys.readouterr().out
     assert lmrl.evaluate(run, episodes=1).task == "maze_fo"
-    with pytest.raises(UserError, match="holds a run"):
-        lmrl.fit("configs/maze_fo/bc.yaml", **options)
+    for overwrite in (False, None):
+        with pytest.raises(UserError, match="holds a run"):
+            lmrl.fit("configs/maze_fo/bc.yaml", **options, overwrite=overwrite)
     lmrl.fit("configs/maze_fo/bc.yaml", **options, overwrite=True)
     assert (tmp_path / ".earlier" / "run-1").is_dir()
 

@@ -16,6 +16,7 @@ import lmrl
 from lmrl.errors import UserError
 from lmrl.integrations.trl import TaskEnvironment, finish
 from lmrl.integrations.verifiers import GameConfig, GameTaskset
+from lmrl.partners import environment
 from tests.helpers.endpoints import Unruly, completion, reply
 
 ENV = {"max_steps": 4}
@@ -64,7 +65,7 @@ def test_who_stops_early_plays_empty_lines(tmp_path: Path, monkeypatch: pytest.M
     reward, metrics = scores(trace)
     assert (metrics["turns"], metrics["unfinished"], len(asked)) == (5, 1, 1)
     (task,) = GameTaskset(GameConfig(game="maze_fo", episodes=1, arguments=ENV))
-    game = TaskEnvironment("maze_fo", ENV)
+    game = TaskEnvironment("maze_fo", environment("maze_fo", ENV))
     game.reset(seed=task.data.seed)
     game.act("move up")
     finish(game)

@@ -211,6 +211,17 @@ def test_an_environment_that_fails_is_brought_back_to_where_it_was() -> None:
         seat.move(None)
 
 
+def test_a_game_ends_that_cannot_be_brought_back() -> None:
+    """As where the partner of a dialogue stays away."""
+    made = [make("maze_fo")]
+    seat = Seat("maze_fo", made.pop, 0, "you", None)
+    seat.play(seat.move("move left"))
+    seat._slot.env.step = lambda action: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        seat.play(seat.move("move left"))
+    assert seat.over
+
+
 @cases(
     ("order", "message"),
     [

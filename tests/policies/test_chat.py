@@ -18,7 +18,7 @@ from lmrl.evaluation.result_json import read_json
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.client import Messages
-from lmrl.policies.chat.policy import ChatPolicy, action_of
+from lmrl.policies.chat.policy import ChatPolicy, action_of, system_prompt
 from lmrl.types import Episode, Reply, Request
 from tests.helpers.cases import cases
 from tests.helpers.endpoints import Unruly, completion, reply
@@ -369,6 +369,21 @@ def test_a_prompt_shows_as_many_examples_as_it_should(here: Path) -> None:
         assert len(player.describe()["examples"]) == number
     with pytest.raises(UserError, match="examples"):
         chat_policy("local:model", "twenty_questions", examples=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "rule"),
+    [
+        ("wordle", {"counted": True}, "only as many are green or yellow as the word has"),
+        ("maze_po", {"reward": "illegal_penalty_diff_scale"}, "a text that is no action -100"),
+        ("text_nav_fo", {"max_steps": 30}, "30 commands instead of fifteen"),
+        ("car_dealer", {"reward": "fancy"}, "the mean of the buyer's budget and the list price"),
+    ],
+)
+def test_the_prompt_has_the_rules_of_the_environment_that_is_played(name: str, env: dict[str, Any], rule: str) -> None:
+    prompt = chat_prompt(name)
+    assert rule in system_prompt(prompt, env)
+    assert rule not in system_prompt(prompt, {})
 
 
 def test_a_model_without_a_template_is_refused(here: Path) -> None:

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
+from lmrl.modules import BC
 from lmrl.policies.conditioned import ConditionedPolicy
-from lmrl.policies.lm import ActorCriticPolicy, LMPolicy
+from lmrl.policies.lm import ActorCriticPolicy, LMPolicy, load_lm_policy
 from lmrl.policies.rerank import RerankPolicy
 from lmrl.policies.value_guided import ValueGuidedPolicy
 from lmrl.rollout import in_order, rollout
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import context
 from lmrl.types import Policy, Request, Resettable, Start, Valued
+from tests.tokens.test_encoding import CHATML, tokenizer
 
 TOKENIZER = load_tokenizer()
 ENCODER = Encoder(TOKENIZER)
@@ -353,3 +356,17 @@ def test_without_a_value_head_there_are_no_values() -> None:
     episode = play(lm(), slots=2)[0]
     assert episode.action_values == () and episode.final_value is None
     assert not isinstance(lm(), Valued)
+
+
+def test_a_run_that_is_named_as_a_model_reads_what_it_read_in_training(tmp_path: Path) -> None:
+    tokenizer(CHATML).save_pretrained(tmp_path / "tokens")
+    module = BC(
+        architecture={"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 256}, tokenizer=str(tmp_path / "tokens")
+    )
+    module.window = Window(2, 200, "chat", "Play well.")
+    module.export(tmp_path / "run")
+    policy = load_lm_policy(str(tmp_path / "run"), None, 8, temperature=0.0, slots=1)
+    assert policy._context_builder.window == module.window
+    requests = [Request(0, 0, ("Hi\n", "Bye\n", "Who?\n"), ("a\n", "b\n"))]
+    own = module.policy(max_new_tokens=8)
+    assert policy._context_builder.contexts(requests) == own._context_builder.contexts(requests)

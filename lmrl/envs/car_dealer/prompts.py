@@ -12,6 +12,13 @@ from lmrl.types import PartnerRequest
 
 __all__ = ["CHAT", "GUIDE", "PARTNER"]
 
+
+def _changed_reward(env: Mapping[str, Any]) -> str:
+    if env.get("reward", "revenue") == "revenue":
+        return ""
+    return "The reward is changed: a sale earns the price divided by the mean of the buyer's budget and the list price."
+
+
 CHAT = ChatPrompt(
     "an experienced car seller",
     """\
@@ -21,6 +28,7 @@ buyer pays, in thousands of dollars, and nothing if they leave. Buyers leave who
 what they do not want. Say one short line at a time.""",
     other="Buyer",
     header="Start",
+    appendix=_changed_reward,
 )
 
 

@@ -210,6 +210,16 @@ def _spaced(cell: Cell) -> str:
     return f"{' '.join(str(row))}, {' '.join(str(col))}"
 
 
+def _changed_rewards(env: Mapping[str, Any]) -> str:
+    if env.get("reward", "standard") == "standard":
+        return ""
+    rewards = REWARDS[env["reward"]]
+    return (
+        f"The rewards are changed: the step that reaches the goal earns {rewards.goal:g}, a text that is no action "
+        f"{rewards.illegal:g}, any other step {rewards.move:g}."
+    )
+
+
 CHAT_FO = ChatPrompt(
     "an expert maze solver",
     """\
@@ -223,6 +233,7 @@ The actions: "move left", "move right", "move up", "move down".""",
     last_texts=7,
     example_turns=3,
     games=25,
+    appendix=_changed_rewards,
 )
 
 CHAT_PO = ChatPrompt(
@@ -238,6 +249,7 @@ The actions: "move left", "move right", "move up", "move down".""",
     last_texts=20,
     temperature=0.7,
     games=25,
+    appendix=_changed_rewards,
 )
 
 

@@ -1,5 +1,6 @@
 """Text-Nav: carry the stale food from the living room into the fridge, by commands in words."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lmrl.envs.base import Opening, TextEnv, Turn
@@ -119,6 +120,15 @@ def _ending(won: bool, turns: int) -> str:
     return f"{score}\n\n\n{banner}\n\nYou scored {int(won)} out of a possible 1, in {turns} turn{'s' * (turns > 1)}.\n"
 
 
+def _changed_rules(env: Mapping[str, Any]) -> str:
+    changed = []
+    if "max_steps" in env:
+        changed.append(f"You have {env['max_steps']} commands instead of fifteen.")
+    if not env.get("show_commands", True):
+        changed.append("The game does not list the commands.")
+    return " ".join(changed)
+
+
 CHAT = ChatPrompt(
     "an expert player of text adventures",
     """\
@@ -126,6 +136,7 @@ You play a text adventure in a house. Objective: take the stale food from the ta
 fridge in the kitchen, and close the fridge, within fifteen commands. Do not eat it.
 
 Your action is one of the admissible commands that the game lists, in the same words. Any other text costs a turn.""",
+    appendix=_changed_rules,
 )
 
 

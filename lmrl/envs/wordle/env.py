@@ -229,9 +229,15 @@ def colors(guess: str, word: str, counted: bool = False) -> str:
     return answer
 
 
-def _vocabulary(env: Mapping[str, Any]) -> str:
+def _appendix(env: Mapping[str, Any]) -> str:
     words = load_vocabulary(env.get("vocab")).words
-    return "The vocabulary: " + ", ".join(spaced(word).strip() for word in words)
+    vocabulary = "The vocabulary: " + ", ".join(spaced(word).strip() for word in words)
+    if not env.get("counted"):
+        return vocabulary
+    copies = (
+        "Of several copies of a letter in a guess, only as many are green or yellow as the word has; others are black."
+    )
+    return f"{copies}\n\n{vocabulary}"
 
 
 CHAT = ChatPrompt(
@@ -251,7 +257,7 @@ So each guess should agree with all answers so far.""",
     temperature=0.0,
     games=64,
     header="Wordle:",
-    appendix=_vocabulary,
+    appendix=_appendix,
 )
 
 

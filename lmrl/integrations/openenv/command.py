@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from lmrl.envs import make
 from lmrl.envs import task as task_of
 from lmrl.envs.outside import named_task
 from lmrl.errors import UserError
+from lmrl.partners import environment
 from lmrl.utils.configuration import env_arguments
 
 __all__ = ["make_server", "serve_command", "serving"]
@@ -100,7 +100,7 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
 
 
 def _app(name: str, limits: Limits, arguments: Mapping[str, Any]) -> ASGIApp:
-    make_env = partial(make, name, **arguments)
+    make_env = environment(name, arguments)
     make_env().close()  # report here what cannot be made, and not to the first client
     return make_app(make_env, name, limits, task_of(name).description, shared="partner" in arguments)
 

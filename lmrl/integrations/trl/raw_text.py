@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lmrl import partners
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, unknown
@@ -79,7 +80,7 @@ class TextRollout:
             system = system_prompt(chat_prompt(name), env) if rendering == "chat" and task.chat else ""
         self._rendering = rendering
         self._system = system
-        self._env = env
+        self._make_env = partners.environment(name, env)
         self._environments: list[TaskEnvironment] = []
         self._trainer: Any = None
         self._calls = 0
@@ -110,7 +111,7 @@ class TextRollout:
             self._player = _player(trainer, self._rendering, self._system, self.max_new_tokens, len(seeds))
             self._trainer = trainer
         while len(self._environments) < len(seeds):
-            self._environments.append(TaskEnvironment(self._name, self._env))
+            self._environments.append(TaskEnvironment(self._name, self._make_env))
         playing = self._environments[: len(seeds)]
         for environment, seed in zip(playing, seeds, strict=True):
             environment.reset(seed=seed)

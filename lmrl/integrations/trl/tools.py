@@ -1,11 +1,13 @@
 """Moves as calls of a tool in TRL's `GRPOTrainer`: environments whose only tool is the next move; their return."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
 
-from lmrl.envs.outside import make, named_task
+from lmrl import partners
+from lmrl.envs.base import TextEnv
+from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt, task
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError
@@ -35,12 +37,12 @@ class TaskEnvironment:
 
     Args:
         name: of the task.
-        env: arguments of the environment that replace those of the task.
+        make_env: makes the environment (`lmrl.partners.environment`).
     """
 
-    def __init__(self, name: str, env: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, make_env: Callable[[], TextEnv]) -> None:
         self._name = name
-        self._slot = Slot(make(name, **env), 0)
+        self._slot = Slot(make_env(), 0)
         self._end = (False, False)
 
     def reset(self, seed: int | None = None, **columns: Any) -> str:
@@ -114,13 +116,14 @@ def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
 
     Args:
         name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
-        env: arguments of the environment that replace those of the task.
+        env: arguments of the environment that replace those of the task. All games share one ``partner``, which may be
+            a name.
 
     Raises:
-        UserError: for an unknown task.
+        UserError: for an unknown task or partner.
     """
     named_task(name)
-    return partial(TaskEnvironment, name, env)
+    return partial(TaskEnvironment, name, partners.environment(name, env))
 
 
 def episode_return(

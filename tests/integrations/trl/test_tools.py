@@ -87,6 +87,12 @@ def test_silence_ends_in_every_task(task: str) -> None:
     assert environment.done and low <= value <= high
 
 
+def test_a_partner_may_be_a_name() -> None:
+    game = environment_factory("twenty_questions", partner="scripted")()
+    game.reset(seed=1)
+    assert game.act("Is it an animal?")
+
+
 def test_an_unknown_task_is_an_error() -> None:
     with pytest.raises(UserError, match="unknown task 'sudoku'"):
         environment_factory("sudoku")
