@@ -1,6 +1,7 @@
 """A language model that plays: what it reads, the same contexts that training reads, and when it stops."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,13 +184,15 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
         slots: parallel episodes to make room for.
 
     Raises:
-        UserError: there is no such model, it is no causal language model, or actions do not fit beside its contexts.
+        UserError: there is no such model, or it is no causal language model.
     """
     folder = resolve_pretrained(path)
     tokenizer = load_tokenizer(folder)
     model = build_lm(folder, {}, len(tokenizer)).train(False)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(tokenizer, manifest.get("chat_template"))
-    trained = manifest.get("window")
-    window = Window(**trained) if trained else Window(texts, positions_of(model.config) - max_new_tokens)
+    window = Window(**(manifest.get("window") or {"texts": texts, "tokens": positions_of(model.config)}))
+    # A partner's replies may be longer than those of its training.
+    room = positions_of(model.config) - max_new_tokens
+    window = replace(window, tokens=min(window.tokens, room))
     return LMPolicy(model, tokenizer, window, temperature=temperature, max_new_tokens=max_new_tokens, slots=slots)
