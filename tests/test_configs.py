@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.envs.registry import tasks
-from lmrl.utils.configuration import configs_folder, configuration
+from lmrl.utils.configuration import configs_folder, configuration, value_at
 from tests.helpers.cases import cases
 from tests.helpers.ranks import on_ranks
 
@@ -107,12 +107,35 @@ def test_fit_parses_a_file_as_reproduce_plans_with_it(path: Path) -> None:
     check_parser(path)
 
 
+@pytest.mark.slow
+def test_a_file_replaces_an_argument_that_is_a_mapping() -> None:
+    words = words_of(CONFIGS / "endgames" / "bc.yaml", GPT2)  # its architecture has one more key
+    planned = OmegaConf.to_container(configuration(words))
+    assert isinstance(planned, dict)
+    architecture = planned["model"]["init_args"]["architecture"]
+    assert architecture == shown(*words)["model"]["init_args"]["architecture"]
+    assert "n_inner" not in architecture
+    words += ["--model.init_args.architecture.n_layer=3"]
+    changed = OmegaConf.to_container(configuration(words))
+    assert isinstance(changed, dict) and changed["model"]["init_args"]["architecture"] == {**architecture, "n_layer": 3}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("task", tasks())
 def test_fit_parses_all_files_of_a_task_as_reproduce_plans_with_them(task: str) -> None:
     for path in [*RUNS, *PAPER]:
         if path.parent.name == task:
             check_parser(path)
+
+
+@cases("path", PAPER)
+def test_settings_of_the_paper_start_from_its_bc_and_use_its_optimizer(path: Path) -> None:
+    """Those of the small networks start elsewhere, use Muon and accumulate gradients in some tasks."""
+    config = configuration(words_of(*files_of(path)))
+    settings = config.model.init_args
+    assert (settings.optimizer, settings.task_tokens) == ("adamw", None)
+    assert settings.pretrained == f"runs/{path.parent.name}/bc"
+    assert value_at(config, "trainer.accumulate_grad_batches") in (None, 1)
 
 
 @pytest.mark.slow

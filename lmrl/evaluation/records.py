@@ -311,6 +311,8 @@ def read_data(place: Path, task: str) -> dict[str, Any]:
 def write_records(runs: Path, records: Path) -> list[str]:
     """Add every finished cell of a folder of runs to a folder of records; cells of the same name are replaced.
 
+    A run that has gone on since it was evaluated is left out.
+
     Args:
         runs: folder with ``<task>/<algorithm>/cell.json``, further training seeds in ``seed_1`` and so on.
         records: folder for the records, made if it is missing. Only files of tasks with finished cells are written.
@@ -325,6 +327,8 @@ def write_records(runs: Path, records: Path) -> list[str]:
     for seed, folder in seed_folders(runs).items():
         for path in sorted(folder.glob("*/[!.]*/cell.json")):  # hidden folders are half written
             run = path.parent
+            if run.name != DATA and run not in current_evaluations(folder, run.parent.name):
+                continue
             by_task.setdefault(run.parent.name, []).append((seed, run))
     if not by_task:
         return []

@@ -225,7 +225,7 @@ def _result(ours: Score, published: Scores) -> tuple[str, ...]:
         number(ours.length_mean),
         percent(ours.illegal_rate, 2),
         number(ours.excess, 3),
-        f"{ours.episodes:,}" if name == DATA else str(len(ours.seeds) * ours.episodes),
+        f"{ours.episodes:,}" if name == DATA else str(sum(map(len, ours.returns))),
         count(ours.tokens),
         duration(ours.cpu_seconds),
         duration(ours.seconds),

@@ -96,8 +96,10 @@ def count(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= unit:
-            return f"{value / unit:#.3g}".rstrip(".") + name
+        if value >= 0.9995 * unit:  # what would be rounded to a thousand of the smaller unit
+            rounded = float(f"{value / unit:.3g}")
+            decimals = 2 if rounded < 10 else 1 if rounded < 100 else 0
+            return f"{rounded:.{decimals}f}{name}"
     return f"{value:.0f}"
 
 

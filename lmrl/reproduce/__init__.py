@@ -82,7 +82,9 @@ def reproduce(
         raise UserError("cells run as SLURM jobs or on a Ray cluster: give slurm or ray, not both")
     out = Console() if console is None else console
     cells = plan(order)
-    progress = Progress(out, order.runs / "reproduce.log", jobs or 1)
+    # Without a number, SLURM and Ray run as many cells at once as they can.
+    at_once = jobs if jobs is not None or slurm is not None or ray is not None else 1
+    progress = Progress(out, order.runs / "reproduce.log", at_once)
     if not order.algorithms:  # all methods of the protocol
         trained = dict.fromkeys(cell.algorithm for cell in cells if cell.fit)
         order = replace(order, algorithms=tuple(trained))

@@ -32,10 +32,10 @@ class Progress:
     Args:
         console: where lines are shown.
         log: file to which they are appended.
-        jobs: number of cells that run at once.
+        jobs: number of cells that run at once; None: it is not known, and the time of all together is not estimated.
     """
 
-    def __init__(self, console: Console, log: Path, jobs: int = 1) -> None:
+    def __init__(self, console: Console, log: Path, jobs: int | None = 1) -> None:
         self._console = console
         self._log = log
         self._jobs = jobs
@@ -118,6 +118,8 @@ class Progress:
         """Describe the cells that are left, with an estimate of their time."""
         if not self._left:
             return ""
+        if self._jobs is None:
+            return f"; {len(self._left)} to go"
         known = [seconds for seconds in map(self._expected, self._left) if seconds is not None]
         unknown = len(self._left) - len(known)
         about = f", about {duration(sum(known) / self._jobs)}" if known else ""

@@ -195,14 +195,15 @@ def configuration(words: Sequence[str]) -> DictConfig:
     """
     merged = _content(defaults_file())
     for key, value in _settings(with_config_files(words)):
-        if key == "config":
+        is_file = key == "config"
+        if is_file:
             part = _content(Path(value))
         else:
             try:
                 part = _plain(OmegaConf.from_dotlist([f"{key}={value}"]))
             except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
                 raise UserError(f"--{key}={value:.60} cannot be read: {in_one_line(error)}") from error
-        merged = _merged(merged, part)
+        merged = _merged(merged, part, is_file)
     return OmegaConf.create(merged)
 
 
@@ -243,7 +244,16 @@ def full_key(key: str) -> str:
     return key
 
 
-def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+def _merged(whole: dict[str, Any], part: dict[str, Any], is_file: bool, are_arguments: bool = False) -> dict[str, Any]:
+    """Return both, where the part comes over the whole.
+
+    Args:
+        whole: what is there.
+        part: of a file or an option.
+        is_file: whether it is a file's. A file replaces a mapping that is an argument, such as ``architecture``; an
+            option changes one of its keys.
+        are_arguments: whether the keys are the arguments of a class.
+    """
     # Contents of files are cached, so neither mapping is changed.
     merged = dict(whole)
     for key, value in part.items():
@@ -253,8 +263,10 @@ def _merged(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             if earlier is None:
                 earlier = []
             merged[name] = [*(earlier if isinstance(earlier, list) else [earlier]), *value]
-        elif isinstance(value, dict) and isinstance(earlier, dict):
-            merged[key] = _merged(earlier, value)
+        elif not (isinstance(value, dict) and isinstance(earlier, dict)):
+            merged[key] = value
+        elif not (is_file and are_arguments) or "class_path" in value or "init_args" in value:
+            merged[key] = _merged(earlier, value, is_file, key == "init_args")
         else:
             merged[key] = value
     return merged

@@ -55,6 +55,13 @@ def test_records_are_few_files(records: Path) -> None:
     assert {*contents(records)} == {"maze_fo.jsonl", "curves/maze_fo.parquet", "episodes.parquet", "reproduce.json"}
 
 
+def test_runs_that_have_gone_on_since_they_were_evaluated_are_left_out(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmrl.evaluation.run_folder._is_outdated", lambda run: run == runs / "maze_fo" / "bc")
+    assert write_records(runs, tmp_path / "current") == ["maze_fo/data", "maze_fo/optimal", "maze_fo/bc seed 1"]
+
+
 def test_what_is_written_is_read_back(runs: Path, records: Path) -> None:
     (runs / "maze_fo" / "mc" / "evaluation" / "scores.json").unlink()
     before = read_records(runs, "maze_fo")

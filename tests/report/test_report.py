@@ -17,7 +17,7 @@ from lmrl.envs import registry
 from lmrl.envs.scores import Scores
 from lmrl.errors import UserError
 from lmrl.report.report import write_report
-from lmrl.report.wording import colour, is_known, number
+from lmrl.report.wording import colour, count, is_known, number
 from tests.helpers.browser import in_browser
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -301,3 +301,11 @@ def test_lines_of_two_algorithms_in_one_panel_can_be_told_apart() -> None:
 )
 def test_zero_has_no_sign(value: float | None, shown: str) -> None:
     assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(980, "980"), (999.6, "1.00 k"), (9_996, "10.0 k"), (123_456, "123 k"), (999_600, "1.00 M"), (1.5e12, "1500 G")],
+)
+def test_counts_have_three_digits(value: float, shown: str) -> None:
+    assert count(value) == shown
