@@ -54,7 +54,10 @@ MISTAKES = [
     (f"{FIT} --trainer.accelerator=gpu", "--trainer.accelerator=cpu"),
     (f"{FIT} --config configs/logger/wandb.yaml", "run wandb login, or stay on this machine: WANDB_MODE=offline"),
     (f"{FIT} --ckpt_path=junk.ckpt", "junk.ckpt is not a checkpoint of lmrl"),
-    (f"{FIT} --model FilteredBC --model.success=true --ckpt_path=bc.ckpt", "give its run folder as model.init_args.pretrained instead"),
+    (
+        f"{FIT} --model FilteredBC --model.success=true --ckpt_path=bc.ckpt",
+        "give its run folder as model.init_args.pretrained instead",
+    ),
     # Other commands.
     (
         "evaluate maze_fo --policy clever --out x",
