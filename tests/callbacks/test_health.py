@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks import RolloutCollection
@@ -99,6 +100,16 @@ def test_an_online_run_logs_its_health(critic: str, bc_run: str, tmp_path: Path)
     if critic == "shared":
         shares = [float(row["ppo/critic_share"]) for row in rows(tmp_path) if row["ppo/critic_share"]]
         assert shares and all(0.0 <= share <= 1.0 for share in shares) and max(shares) > 0.1
+
+
+def test_the_noise_scale_of_health_is_in_episodes(bc_run: str, tmp_path: Path) -> None:
+    data = rounds()
+    playing = RolloutCollection(episodes=6, slots=4)
+    trainer = fit(PPO(pretrained=bc_run), data, tmp_path, steps=2, playing=playing)
+    trainer.callback_metrics["train/noise_scale"] = torch.tensor(100.0)
+    segments = len(data.played)
+    assert segments > 6
+    assert playing._logged()["health/noise_scale"] == pytest.approx(100.0 * 6 / segments)
 
 
 class KeepAll(Callback):

@@ -386,6 +386,14 @@ def test_the_prompt_has_the_rules_of_the_environment_that_is_played(name: str, e
     assert rule not in system_prompt(prompt, {})
 
 
+def test_other_settings_of_a_chat_model_have_a_folder_of_their_own(here: Path) -> None:
+    saved(here / "model")
+    words = ["evaluate", "maze_fo", "--policy", f"local:{here / 'model'}", "--episodes", "1", "--env", "max_steps=1"]
+    assert main([*words, "--chat", "reply=plain", "max_tokens=4", "slots=1"]) == 0
+    folders = [path.name for path in Path("runs/maze_fo/model").iterdir() if not path.name.startswith(".")]
+    assert folders == ["evaluation_max_steps=1_reply=plain_max_tokens=4"]
+
+
 def test_a_model_without_a_template_is_refused(here: Path) -> None:
     saved(here / "model", template=None)
     with pytest.raises(UserError, match="must be a model with a chat template, its tokenizer has none"):
