@@ -154,18 +154,12 @@ class InteractiveEvaluation(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time."""
-        return {
-            "best": self.best,
-            "best_step": self.best_step,
-            "evaluated": self._evaluated,
-            "seconds": self._trained(perf_counter()),
-        }
+        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained(perf_counter())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
-        self._evaluated = int(state_dict.get("evaluated", -1))
         self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
 
 

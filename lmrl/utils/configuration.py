@@ -245,7 +245,7 @@ def full_key(key: str) -> str:
 
 
 def _merged(whole: dict[str, Any], part: dict[str, Any], is_file: bool, are_arguments: bool = False) -> dict[str, Any]:
-    """Return both, where the part comes over the whole.
+    """Return the whole with the part over it.
 
     Args:
         whole: what is there.
