@@ -132,6 +132,9 @@ def verify_command(file: Path, *, env: list[str] | None = None) -> int:
         dialogues = counted(report.episodes, "dialogue")
         replies = f"{report.turns} {'reply' if report.turns == 1 else 'replies'}"
         print(f"in order: {dialogues} with {replies} of the assistant")
+        if report.several_lines:
+            found = counted(report.several_lines, "dialogue")
+            print(f"replies of several lines in {found}: train with --data.init_args.rendering=chat")
         return 0
     right = report.episodes - report.mismatched
     print(f"{report.task}: {right} of {report.episodes} episodes ({report.turns} turns) replay as recorded")

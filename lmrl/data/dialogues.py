@@ -9,7 +9,7 @@ from lmrl.envs.registry import DIALOGUES
 from lmrl.errors import UserError, counted
 from lmrl.types import LARGEST_REWARD, Episode
 
-__all__ = ["episode_from_messages", "is_dialogue", "with_system_in_front"]
+__all__ = ["episode_from_messages", "has_reply_of_several_lines", "is_dialogue", "with_system_in_front"]
 
 _ENTRIES = ("messages", "rewards", "reward", "logprobs", "terminated")
 
@@ -104,6 +104,11 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         info={"system": system} if system else {},
         action_logprobs=action_logprobs,
     )
+
+
+def has_reply_of_several_lines(episode: Episode) -> bool:
+    """Return whether a reply goes on after its first line, which the rendering ``text`` cannot read."""
+    return any("\n" in action.rstrip("\n") for action in episode.actions)
 
 
 def with_system_in_front(episode: Episode) -> Episode:

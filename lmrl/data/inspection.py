@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from lmrl.data.dialogues import has_reply_of_several_lines
 from lmrl.data.storage import read_dataset, read_metadata
 from lmrl.envs.base import DialogueEnv, TextEnv
 from lmrl.envs.registry import DIALOGUES, make, recorded_arguments, task
@@ -242,6 +243,8 @@ class Report:
     """Number of episodes that differ from their replay."""
     mismatches: tuple[Mismatch, ...]
     """The first 20 of them."""
+    several_lines: int = 0
+    """Dialogues without a simulator in which a reply has several lines; only the rendering ``chat`` reads those."""
 
     @property
     def ok(self) -> bool:
@@ -273,6 +276,7 @@ def verify(
     turns = 0
     wrong: list[Mismatch] = []
     mismatched = 0
+    several_lines = 0
     env: TextEnv | None = None
     recorded = read_metadata(path).get("env", {})
     for index, episode in enumerate(read_dataset(path, task_name)):
@@ -280,6 +284,7 @@ def verify(
         if name == DIALOGUES.name:  # reading has checked all that can be checked
             episodes += 1
             turns += len(episode)
+            several_lines += has_reply_of_several_lines(episode)
             continue
         if env is None:
             arguments = dict(recorded_arguments(name, recorded, env_arguments, str(path)))
@@ -296,7 +301,7 @@ def verify(
             wrong = [*wrong, mismatch][:_SHOWN]
     if env is not None:
         env.close()
-    return Report(name, episodes, turns, mismatched, tuple(wrong))
+    return Report(name, episodes, turns, mismatched, tuple(wrong), several_lines)
 
 
 def _mismatch(env: TextEnv, task: Task, index: int, episode: Episode) -> Mismatch | None:

@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from transformers import PreTrainedTokenizerBase
 
 from lmrl.data import dataset_path, generate, read_dataset
-from lmrl.data.dialogues import with_system_in_front
+from lmrl.data.dialogues import has_reply_of_several_lines, with_system_in_front
 from lmrl.data.recording import first_episodes
 from lmrl.data.storage import read_metadata
 from lmrl.datamodules.spec import BatchSpec
@@ -289,7 +289,7 @@ class OfflineDataModule(L.LightningDataModule):
         self._system_in_front = not self._common_system and self.hparams["system"] is None
         episodes = []
         for number, episode in enumerate(self.episodes, start=1):
-            if in_text and any("\n" in action.rstrip("\n") for action in episode.actions):
+            if in_text and has_reply_of_several_lines(episode):
                 raise UserError(
                     f"{self.path}: dialogue {number} has a reply of several lines: set data.init_args.rendering=chat, "
                     "with a model that has a chat template (configs/models/), or write replies on one line"

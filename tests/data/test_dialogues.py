@@ -102,6 +102,9 @@ def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureF
     assert "success" not in described and "illegal" not in described
     assert main(["data", "verify", str(file)]) == 0
     assert "in order: 2 dialogues with 2 replies of the assistant" in capsys.readouterr().out
+    lists = write(tmp_path / "lists.jsonl", [rows[0], dialogue("Hi", "- one\n- two", reward=1)])
+    assert main(["data", "verify", str(lists)]) == 0
+    assert "replies of several lines in 1 dialogue: train with" in capsys.readouterr().out
     write(tmp_path / "bad.jsonl", [rows[0], dialogue("Hi", "Hello")])
     assert main(["data", "verify", str(tmp_path / "bad.jsonl")]) == 2
     assert f"{tmp_path / 'bad.jsonl'}, line 2: there are no rewards" in capsys.readouterr().err
