@@ -62,7 +62,8 @@ class _Clock(L.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         self.seconds.append(time.perf_counter() - self._began)
-        self.losses.append(float(trainer.callback_metrics["train/loss"]))
+        # Algorithms with several losses log each of them under a name of its own.
+        self.losses.append(float(trainer.callback_metrics.get("train/loss", float("nan"))))
 
     def figures(self) -> dict[str, float]:
         """Seconds of a step, and tokens per second."""
