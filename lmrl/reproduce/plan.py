@@ -232,6 +232,8 @@ _SLOTS_ON_DEVICE = 256
 _LEAST_COMPUTE = 1e-9
 """TFLOP that any first step uses up."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
+_FEW_SETTINGS = ("--temperatures", "1", "0.5", "--betas", "1", "8")
+"""Decoding settings of a trial run; a policy without values ignores the betas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +387,8 @@ class _Training:
         words = ["tune", folder.as_posix(), "--episodes", str(games), *env_words(self.order.env), *device]
         if tried.top_ps:
             words += ["--top_ps", *map(str, tried.top_ps)]
+        if self.order.few_games is not None:
+            words += _FEW_SETTINGS
         tuning = Step("tune", tuple(words), digest(recipe, words, TEMPERATURES, BETAS))
         tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned

@@ -42,6 +42,8 @@ def test_the_plan(place: Path, order: Make) -> None:
     assert cells[-1].steps[3].words == ("tune", "runs/maze_fo/mc", "--episodes", "128")
     assert cells[-1].steps[4].words[-3:] == ("--tuned", "--out", "runs/maze_fo/mc/evaluation_tuned")
     assert cells[-1].steps[1].words[3:7] == ("runs/maze_fo/mc", "--episodes", "275", "--seed")
+    trial = plan(shortened(order("mc")))[-1].steps[3].words
+    assert trial[4:] == ("--temperatures", "1", "0.5", "--betas", "1", "8"), "a trial run chooses among few settings"
     longer = trainings(order("mc", overrides=["--trainer.max_steps=9"]))
     assert longer[1].max_steps == 9 and longer[1].recipe != cells[-1].recipe
     elsewhere = trainings(order("mc", overrides=["--model.init_args.pretrained=gpt2"]))
