@@ -169,7 +169,7 @@ class RolloutCollection(Callback):
         self.workers = workers
         self.max_staleness = max_staleness
         self.stop_fallen = stop_fallen
-        self._correction = RolloutCorrection(importance_cap, max_gap=None)
+        self.correction = RolloutCorrection(importance_cap, max_gap=None)
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
         self._ahead: RoundsAhead | None = None
@@ -221,7 +221,7 @@ class RolloutCollection(Callback):
         self._make_env = environment(data.task.name, data.env)
         self._began = perf_counter()
         if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
-            pl_module.correct_rollouts(self._correction)
+            pl_module.correct_rollouts(self.correction)
         data.register_collector(self)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:

@@ -81,7 +81,8 @@ class VLLMSampler(Callback):
             model: name under which it serves the policy.
             folder: into which the weights are written; None: ``sampler`` in the run's folder.
             server_folder: the same folder as the server finds it; None: the same path.
-            importance_cap: see `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed.
+            importance_cap: see `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed, or with
+                `max_staleness` by the cap of `RolloutCollection`.
             max_gap: likewise: a server with other weights is refused.
             wait: seconds to wait for the server to start.
             timeout: seconds for one answer, and for reading the weights.
@@ -124,7 +125,8 @@ class VLLMSampler(Callback):
         collection.set_sampler(self)
         correction = self._correction
         if collection.max_staleness:  # weights of earlier rounds are as they should be
-            correction = replace(correction, max_gap=None)
+            cap = correction.importance_cap or collection.correction.importance_cap
+            correction = replace(correction, importance_cap=cap, max_gap=None)
         pl_module.correct_rollouts(correction)
 
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
@@ -136,8 +138,17 @@ class VLLMSampler(Callback):
         weights = full_state_dict(module)
         if weights is not None:
             weights = language_model_weights(weights)
-        # The first process writes and asks the server; the others wait for it.
-        map_over_ranks([None], lambda mine: [self.load(trainer, module, weights)] if mine else [])
+
+        def load(mine: Sequence[None]) -> list[_Served | None]:
+            if not mine:
+                return []
+            self.load(trainer, module, weights)
+            return [self._adapters]
+
+        # The first process writes and asks the server. The others wait, and learn the name of the adapters.
+        (served,) = map_over_ranks([None], load)
+        if served is not None:
+            self._ask_for(served)
 
     def weights(self, module: LanguageModule) -> dict[str, torch.Tensor]:
         """A copy of the weights of the language model, on the CPU; all processes call it together."""
@@ -189,9 +200,13 @@ class VLLMSampler(Callback):
         self._wait_for_server("VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", module.base.whole, *options)
         self._reloader.load_adapters(name, path)
         self._forget_adapters()
-        self._adapters = _Served(name, folder, path)
-        self._policy = None  # the next one asks for the new name
+        self._ask_for(_Served(name, folder, path))
         return path
+
+    def _ask_for(self, adapters: _Served) -> None:
+        """Have the policies of later rounds ask for these adapters."""
+        self._adapters = adapters
+        self._policy = None
 
     def _forget_adapters(self) -> None:
         """Have the server forget the adapters of the round before, and remove their folder."""

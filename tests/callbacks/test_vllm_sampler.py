@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from lmrl.modules.policy_gradient import RolloutCorrection
 from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat import reloading
 from tests.helpers.online import TINY, fit, rounds
+from tests.helpers.ranks import on_ranks, strategy
 from tests.helpers.tokens import TokenServer, saying
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
@@ -92,9 +94,10 @@ def test_each_round_is_sampled_with_the_weights_of_its_moment(
 def test_a_server_plays_ahead_with_the_weights_of_the_round_before(bc_run: str, tmp_path: Path) -> None:
     module = PPO(pretrained=bc_run, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)
     with TokenServer(NEVER) as server:
-        train(module, server, tmp_path, steps=4, max_staleness=1, importance_cap=2.0)
+        train(module, server, tmp_path, steps=4, max_staleness=1)
         # Each round has weights of its own; the last one may have been on its way when the run ended.
         assert server.asked[:8] == ["/collective_rpc", "/reset_prefix_cache"] * 4
+    assert module.importance_cap_of_steps == 2.0, "the cap of the collection, since the sampler has none"
     # A round is learned from once, so its ratios are to the policy that played it.
     moved = [abs(ratio - 1.0) for ratio in column(tmp_path, "ppo/first_ratio")]
     assert moved[0] < 1e-4 and min(moved[1:]) > 1e-3
@@ -254,11 +257,47 @@ def test_of_adapters_only_their_weights_are_handed_over(max_staleness: int, bc_r
         # Of a round ahead the adapters may be on their way when the run ends.
         assert len(asked) >= 5 and asked == [load, *[load, unload] * 3][: len(asked)], "earlier ones are forgotten"
         assert len(set(played)) >= 3 and "tiny" not in played, "each round has adapters of its own"
-    gaps = column(tmp_path, "rollout/logprob_gap")
-    fresh = gaps if max_staleness == 0 else gaps[:1]
-    assert max(fresh) < 1e-3, "adapters are rounded to bfloat16"
-    if max_staleness:
-        assert min(gaps[1:]) > 1e-3
+    if max_staleness == 0:
+        assert max(column(tmp_path, "rollout/logprob_gap")) < 1e-3, "adapters are rounded to bfloat16"
+    else:
+        # A round is learned from once, so its ratios are to the policy that played it.
+        moved = [abs(ratio - 1.0) for ratio in column(tmp_path, "ppo/first_ratio")]
+        assert moved[0] < 1e-3 < min(moved[1:])
+
+
+def learn_on_a_rank(url: str, bc_run: str, root: Path) -> None:
+    module = PPO(pretrained=bc_run, lora={"r": 2}, critic_warmup_rounds=0, **FAST)
+    sampler = VLLMSampler(url, "tiny", wait=0.0, retries=0)
+    trainer = L.Trainer(
+        max_steps=2, accelerator="cpu", devices=2, strategy=strategy("ddp"), logger=False, limit_val_batches=0,
+        callbacks=[RolloutCollection(episodes=4, slots=4), sampler], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=root,
+    )  # fmt: skip
+    trainer.fit(module, rounds(batch_size=32))
+
+
+@pytest.mark.slow
+def test_all_processes_play_with_the_adapters(bc_run: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    with TokenServer(NEVER) as server:
+        on_ranks(learn_on_a_rank, server.url, bc_run, tmp_path)
+        assert "tiny" not in {body["model"] for body in server.played}, "which is the model without adapters"
+
+
+def test_the_key_goes_only_to_what_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    admin = {"/v1/unload_lora_adapter": [(200, {})], "/collective_rpc": [(200, {"results": [None]})]}
+    with TokenServer(NEVER, admin=admin) as server:
+        reloader = reloading.WeightReloader(server.url)
+        assert reloader.serves("tiny")
+        reloader.unload_adapters("old")
+        reloader.reload("policy")
+        assert server.keys_of_paths == {
+            "/v1/models": "Bearer secret",
+            "/v1/unload_lora_adapter": "Bearer secret",
+            "/collective_rpc": None,
+            "/reset_prefix_cache": None,
+        }
 
 
 @pytest.mark.slow

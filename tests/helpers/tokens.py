@@ -44,6 +44,7 @@ class TokenServer:
         self.say, self.faults, self.seconds, self.positions = say, list(faults), seconds, positions
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.keys_of_paths: dict[str, str | None] = {}
         self.now = self.most = 0
         self.lock = Lock()
         self._server: _Server | None = None
@@ -114,6 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner = self.server.owner
+        owner.keys_of_paths[self.path] = self.headers["authorization"]
         if self.path == "/health":
             self._send(200, {})
             return
@@ -123,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         owner = self.server.owner
+        owner.keys_of_paths[self.path] = self.headers["authorization"]
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path != "/v1/completions":
             self._send(*owner.administer(self.path, body))

@@ -33,8 +33,9 @@ class _NoRedirects(HTTPRedirectHandler):
 class WeightReloader:
     """Has a vLLM server (0.32) read weights again, by the development endpoints of ``VLLM_SERVER_DEV_MODE=1``.
 
-    Or adapters, by those of ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. Both need no key: anyone who reaches such a
-    server can have it do anything. It belongs on this machine, or into a network that is trusted.
+    Or adapters, by those of ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=True``. The first need no key, and the second none but
+    that of all requests: anyone who reaches such a server can have it do anything. It belongs on this machine, or into
+    a network that is trusted.
 
     Args:
         url: of the server, as `lmrl.policies.chat.tokens.server_address` takes it.
@@ -48,7 +49,7 @@ class WeightReloader:
         check_range("(0, inf)", timeout=timeout)
         self.url = server_address(url).removesuffix("/v1")
         self._timeout = timeout
-        # Not sent here, but the server knows it from the requests of `TokenClient`, and may repeat it.
+        # vLLM asks for it under /v1 alone, but may repeat it anywhere.
         self._key = os.environ.get("VLLM_API_KEY", "").strip()
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 
@@ -131,7 +132,10 @@ class WeightReloader:
             TimeoutError: no whole answer in time. The timeouts of urllib start again with each byte, so another thread
                 waits for the bytes; it ends with the process at the latest.
         """
-        request = Request(f"{self.url}{path}", data, {"content-type": "application/json"})
+        headers = {"content-type": "application/json"}
+        if self._key and path.startswith("/v1/"):
+            headers["authorization"] = f"Bearer {self._key}"
+        request = Request(f"{self.url}{path}", data, headers)
         came: futures.Future[tuple[int, bytes]] = futures.Future()
         Thread(target=self._fetch, args=(request, timeout, came), daemon=True).start()
         try:
