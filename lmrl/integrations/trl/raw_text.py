@@ -21,10 +21,11 @@ from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.integrations.trl.tools import TaskEnvironment, take_turns
+from lmrl.models.lm import positions_of
 from lmrl.policies.chat.policy import system_prompt
 from lmrl.policies.lm import LMPolicy
 from lmrl.rollout import episode_seed
-from lmrl.tokens.encoding import RENDERINGS, Encoder, Window, encoder_for
+from lmrl.tokens.encoding import RENDERINGS, Encoder, Window, adds_bos, encoder_for
 from lmrl.types import Episode, Request
 
 __all__ = ["TextRollout"]
@@ -158,7 +159,9 @@ def _player(trainer: Any, rendering: str, system: str, action: int, slots: int) 
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # LoRA layers stay in their places
     if not isinstance(model, PreTrainedModel):
         raise UserError(f"raw-text episodes need a model of transformers, got {type(model).__name__}")
-    window = Window(None, model.config.max_position_embeddings - action, rendering, system)
+    positions = positions_of(model.config)
+    bos = rendering == "text" and adds_bos(trainer.processing_class)
+    window = Window(None, positions - action, rendering, system, bos)
     policy = LMPolicy(
         model,
         trainer.processing_class,
@@ -170,7 +173,7 @@ def _player(trainer: Any, rendering: str, system: str, action: int, slots: int) 
         slots=slots,
     )
     encoder = encoder_for(trainer.processing_class, window)
-    return _Player(policy, encoder, model.config.max_position_embeddings, args.max_completion_length, action)
+    return _Player(policy, encoder, positions, args.max_completion_length, action)
 
 
 def _play(environments: Sequence[TaskEnvironment], player: _Player, seeds: Sequence[int]) -> None:

@@ -26,6 +26,8 @@ __all__ = [
     "take_turns",
 ]
 
+_MOST_EMPTY_TURNS = 1_000  # more than any task of the benchmark has turns
+
 GAME_OVER = "The game is over."
 """The last line of the last answer: texts of games do not say so themselves."""
 
@@ -106,8 +108,10 @@ class TaskEnvironment:
         self._end = self._slot.record_step(reply, turn)
 
     def _finish(self) -> None:
-        """Say nothing until the episode is over."""
-        while not self.done:
+        """Say nothing until the episode is over, or a game that ends by no clock has heard enough."""
+        for _ in range(_MOST_EMPTY_TURNS):
+            if self.done:
+                return
             self._play("\n")
 
 

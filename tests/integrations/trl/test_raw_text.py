@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, PreTrainedTokenizerBase
 
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
@@ -132,6 +132,19 @@ def test_what_is_sampled_has_the_probability_that_the_model_gives_it(rendering: 
         chosen = torch.tensor(mask) == 1
         torch.testing.assert_close(torch.tensor(given)[chosen], reads[chosen], atol=1e-4, rtol=1e-4)
         assert not torch.tensor(given)[~chosen].any()
+
+
+def test_a_model_reads_what_fits_into_its_attention_window(tmp_path: Path) -> None:
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    brain = MistralForCausalLM(
+        MistralConfig(**shape, num_key_value_heads=2, vocab_size=len(tokenizer()), sliding_window=100)
+    )
+    assert brain.config.max_position_embeddings > 1_000
+    rollout = TextRollout("maze_fo", "text", max_new_tokens=6, max_steps=20)
+    columns = rollout([str(near_the_goal())] * 2, grpo(tmp_path, rollout, brain=brain))
+    lengths = [len(columns["prompt_ids"][row]) + len(columns["completion_ids"][row]) for row in range(2)]
+    assert 60 < max(lengths) <= 100
 
 
 class Scripted:

@@ -87,6 +87,13 @@ def test_silence_ends_in_every_task(task: str) -> None:
     assert environment.done and low <= value <= high
 
 
+def test_a_game_without_a_clock_does_not_go_on_for_ever() -> None:
+    environment = environment_factory("maze_fo", max_steps=10**9)()
+    environment.reset(seed=1)
+    episode_return([environment])
+    assert not environment.done and len(environment.episode) == 1_000 and environment.episode.truncated
+
+
 def test_a_partner_may_be_a_name() -> None:
     game = environment_factory("twenty_questions", partner="scripted")()
     game.reset(seed=1)
