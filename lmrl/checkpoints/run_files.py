@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__all__ = ["RUN_FILES", "has_run", "set_aside"]
+__all__ = ["RUN_FILES", "files_of_run", "has_run", "set_aside"]
 
 RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluation", "evaluation_last")
 """Of these, one is enough for a folder to hold a run: weights, learning curves or scores."""
@@ -10,7 +10,12 @@ RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluatio
 
 def has_run(folder: Path) -> bool:
     """Whether a run was begun in a folder. Its configuration and log alone are none: nothing was learned yet."""
-    return any((folder / name).exists() for name in RUN_FILES)
+    return bool(files_of_run(folder))
+
+
+def files_of_run(folder: Path) -> list[str]:
+    """Return which of `RUN_FILES` a folder holds."""
+    return [name for name in RUN_FILES if (folder / name).exists()]
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.callbacks import ComputeBudget, InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, resolve_pretrained, steps_of, unreadable
+from lmrl.checkpoints.run_files import files_of_run
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
@@ -335,6 +336,9 @@ def _check_first(argv: Sequence[str]) -> None:
 def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a last checkpoint.
 
+    A run that was killed before its first checkpoint makes room for the new one: a cluster may start the same command
+    again with nobody there to choose.
+
     Raises:
         UserError: a checkpoint is named too.
     """
@@ -343,11 +347,14 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
         return words
     if any(word.partition("=")[0] in ("--ckpt_path", "--overwrite") for word in words):
         raise UserError("--resume goes on from the run's last.ckpt: leave out --ckpt_path and --overwrite")
-    last = Path(value_at(configuration(words), "trainer.default_root_dir") or ".") / "last.ckpt"
+    folder = Path(value_at(configuration(words), "trainer.default_root_dir") or ".")
+    last = folder / "last.ckpt"
     if is_checkpoint(last):
         return [*words, f"--ckpt_path={last}"]
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(f"note: there is no {last} to resume from: a new run begins", file=sys.stderr)
+    if files_of_run(folder) == ["metrics.csv"]:
+        return [*words, "--overwrite"]
     return words
 
 

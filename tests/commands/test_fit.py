@@ -76,6 +76,17 @@ def test_resume_goes_on_where_there_is_a_checkpoint(short: Path, capsys: pytest.
     assert "leave out --ckpt_path and --overwrite" in capsys.readouterr().err
 
 
+def test_resume_begins_anew_where_a_run_was_killed_before_its_first_checkpoint(
+    short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = short / "runs" / "maze_fo" / "bc"
+    run.mkdir(parents=True)
+    (run / "metrics.csv").write_text("step,train/loss\n0,1.0\n")
+    assert main(["fit", "--config", "short.yaml", "--resume"]) == 0
+    assert "trained 4 steps" in capsys.readouterr().out
+    assert (run.parent / ".earlier" / "bc-1" / "metrics.csv").is_file()
+
+
 def test_a_refused_resume_leaves_the_configuration_of_the_run(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = short / "runs" / "maze_fo" / "bc" / "config.yaml"
     assert main(["fit", "--config", "short.yaml", "--trainer.max_steps=2"]) == 0
