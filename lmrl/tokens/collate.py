@@ -7,9 +7,10 @@ other, and their positions all continue the context's::
     input_ids   c0 c1 c2 | a0 a1 | b0 b1      two actions, a and b, taken in the same context c
     positions    0  1  2 |  3  4 |  3  4
 
-A context that is the beginning of another row is read in that row. Long rows come first, and rows of similar length
-form a group that is read by a forward pass of its own, so that little of what is read is padding. The losses do not
-see any of this: they get N action tokens as indices into S distinct states.
+A context that is the beginning of another row is read in that row. Where branches would make a row too wide, a new row
+begins with the same context. Long rows come first, and rows of similar length form a group that is read by a forward
+pass of its own, so that little of what is read is padding. The losses do not see any of this: they get N action tokens
+as indices into S distinct states.
 
 Shapes: R rows read by the model, L columns, S distinct states, N action tokens.
 """
@@ -35,6 +36,8 @@ WORD = 4
 """Bytes of an id in a segment's key."""
 _MOST_GROUPS = 8
 _WORTH = 0.02  # share of all ids that another forward pass has to save
+_WIDEST = 2_048
+"""Ids of a row with branches at most: its mask has the square of them."""
 
 
 def grouped(lengths: Sequence[int]) -> Groups:
@@ -92,39 +95,54 @@ class RowLayout:
 
         # A key that begins another one is read there, so only the longest ones become branches.
         leaf = _leaves(keys)
-        self._branches: dict[bytes, dict[bytes, int]] = {}  # by context, the byte at which each branch begins
-        shifts: dict[bytes, tuple[bytes, int]] = {}  # by leaf, its context and the ids of the branches before it
-        lengths: dict[bytes, int] = {}  # by context, the bytes of its row so far
-        for key in dict.fromkeys(leaf.values()):
+        # By row, the byte at which each branch begins. A row is named by its context, and a number if it is not alone.
+        self._branches: dict[tuple[bytes, int], dict[bytes, int]] = {}
+        shifts: dict[
+            bytes, tuple[tuple[bytes, int], int]
+        ] = {}  # by leaf, its row and the ids of the branches before it
+        lengths: dict[tuple[bytes, int], int] = {}  # by row, its bytes so far
+        newest: dict[bytes, int] = {}  # by context, the number of its last row
+        leaves = dict.fromkeys(leaf.values())
+        # A mask is for all rows of a batch, so one row that is longer rules out branches in the others.
+        longest_leaf = max(map(len, leaves), default=0) // WORD
+        widest = _WIDEST * WORD if longest_leaf <= _WIDEST else 0
+        for key in leaves:
             # Branches lie one after the other behind their context.
             context = contexts.get(key, key)
-            begin = lengths.get(context, len(context))
-            self._branches.setdefault(context, {})[key] = begin
-            shifts[key] = (context, (begin - len(context)) // WORD)
-            lengths[context] = begin + len(key) - len(context)
+            number = newest.setdefault(context, 0)
+            begin = lengths.get((context, number), len(context))
+            if begin > len(context) and begin + len(key) - len(context) > widest:
+                number += 1
+                newest[context] = number
+                begin = len(context)
+            row = (context, number)
+            self._branches.setdefault(row, {})[key] = begin
+            shifts[key] = (row, (begin - len(context)) // WORD)
+            lengths[row] = begin + len(key) - len(context)
 
         order = sorted(lengths, key=lengths.__getitem__, reverse=True)
         self._row = dict(zip(order, range(len(order)), strict=True))
         self.rows = len(order)
-        row_lengths = [lengths[context] // WORD for context in order]  # in ids
+        row_lengths = [lengths[row] // WORD for row in order]  # in ids
         self.width = max(row_lengths, default=1)
         self.lengths = tuple(row_lengths)
         self.groups = grouped(row_lengths)
         # By key: where its row begins in the flattened rows, the length of its context, and the shift of its branch.
         self._places: dict[bytes, tuple[int, int, int]] = {}
         for key, longest in leaf.items():
-            context, shift = shifts[longest]
-            self._places[key] = (self._row[context] * self.width, len(context) // WORD, shift)
+            row, shift = shifts[longest]
+            self._places[key] = (self._row[row] * self.width, len(row[0]) // WORD, shift)
 
     def ids(self, pad: int) -> Ints:
         """(R, L) the rows."""
         ids = np.full((self.rows, self.width), pad, dtype=np.int64)
-        for context, branches in self._branches.items():
-            row = bytearray(context)
+        for row, branches in self._branches.items():
+            context, _ = row
+            content = bytearray(context)
             for key in branches:
-                row += key[len(context) :]
-            row_ids = np.frombuffer(row, dtype=">u4")  # keys are big-endian
-            ids[self._row[context], : len(row_ids)] = row_ids
+                content += key[len(context) :]
+            row_ids = np.frombuffer(content, dtype=">u4")  # keys are big-endian
+            ids[self._row[row], : len(row_ids)] = row_ids
         return ids
 
     def attention(self) -> tuple[Tensor | None, Tensor | None]:
@@ -134,8 +152,8 @@ class RowLayout:
             return None, None
         # Zero at padding too: a row may be wider than the model has positions.
         positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
-        for context, branches in self._branches.items():
-            row = self._row[context]
+        for (context, number), branches in self._branches.items():
+            row = self._row[context, number]
             end = _length(context, branches) // WORD
             positions[row, :end] = np.arange(end)
             for sibling, (key, offset) in enumerate(branches.items(), start=1):

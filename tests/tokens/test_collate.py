@@ -63,8 +63,12 @@ def test_every_token_finds_the_state_that_has_read_it_and_the_end_of_its_action(
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("widest", [27, 2_048])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_hidden_vectors_equal_those_of_each_segment_alone(kind: str, window: Window) -> None:
+def test_hidden_vectors_equal_those_of_each_segment_alone(
+    kind: str, window: Window, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmrl.tokens.collate._WIDEST", widest)
     torch.manual_seed(0)
     sizes = {"num_attention_heads": 2, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     small = {"n_embd": 16, "n_positions": 128} if kind == "gpt2" else {**sizes, "max_position_embeddings": 128}
@@ -102,6 +106,19 @@ def test_actions_after_the_same_context_are_branches() -> None:
     assert batch.mask is not None
     assert batch.input_ids.shape == (2, len(OTHER) + 2 * len("go n\n"))
     assert len(batch.row) == 2 * (1 + 2 * 4)  # per context: its end, and within each of two actions
+
+
+def test_branches_do_not_make_rows_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One mask is for all rows of a batch, and has the square of their width."""
+    actions = [f"go {letter}\n" for letter in "abcdef"]
+    games = cut([episode(LONG, action, "", rewards=[0], terminated=True) for action in actions], Window())
+    one = len(LONG) + len(actions[0])
+    assert collate(games).input_ids.shape == (1, len(LONG) + 6 * len(actions[0]))
+    monkeypatch.setattr("lmrl.tokens.collate._WIDEST", one + len(actions[0]))
+    assert collate(games).input_ids.shape == (3, one + len(actions[0]))
+    longer = cut([episode(LONG * 2, "go n\n", "", rewards=[0], terminated=True)], Window())
+    batch = collate([*games, *longer])
+    assert len(batch.input_ids) == 7 and batch.mask is None
 
 
 def test_what_repeats_is_read_once() -> None:
