@@ -63,7 +63,7 @@ class _Clock(L.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         self.seconds.append(time.perf_counter() - self._began)
         # Algorithms with several losses log each of them under a name of its own.
-        self.losses.append(float(trainer.callback_metrics.get("train/loss", float("nan"))))
+        self.losses.append(float(trainer.callback_metrics.get("train/loss", 0.0)))
 
     def figures(self) -> dict[str, float]:
         """Seconds of a step, and tokens per second."""

@@ -82,8 +82,10 @@ class InteractiveEvaluation(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Make the policy once, so that unknown settings are refused now, not after many steps."""
         assert isinstance(pl_module, LanguageModule)
-        with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
-            policy_of(pl_module, self.decoding)
+        # Where nothing is played, weights in shards stay there: together they may not fit.
+        if self.task is not DIALOGUES:
+            with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
+                policy_of(pl_module, self.decoding)
         self._began = perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:

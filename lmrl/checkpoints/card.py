@@ -22,7 +22,7 @@ model.generation_config = GenerationConfig.from_pretrained(folder)  # in place o
 """
 
 _PLAIN = """```python
-{loading}inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+{loading}inputs = tokenizer(text, return_tensors="pt"{special})
 print(tokenizer.decode(model.generate(**inputs)[0, inputs.input_ids.shape[1] :]))
 ```"""
 
@@ -126,7 +126,9 @@ def _how(facts: Mapping[str, Any], guided: bool, ratios: bool, loading: str) -> 
     if "told" in facts:
         which = "the first text" if facts.get("reads_texts") is None else "every text of the game"
         prompt += f" In front of {which} stands `{json.dumps(facts['told'])}`."
-    plain = _PLAIN.format(loading=loading)
+    # Where contexts begin with a BOS token, the tokenizer writes it itself.
+    special = "" if facts.get("bos") else ", add_special_tokens=False"
+    plain = _PLAIN.format(loading=loading, special=special)
     if not (guided or ratios):
         return f"{prompt} Generation ends with the action.\n\n{plain}"
     with_values = (

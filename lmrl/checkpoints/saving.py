@@ -165,6 +165,8 @@ def facts(module: SavedModule) -> dict[str, Any]:
             reads["header"] = encoder_for(module.tokenizer, window).header
         if window.system:
             reads["system"] = window.system
+        if window.bos:
+            reads["bos"] = True
     if module.told:
         reads["told"] = module.told
     return {"algorithm": module.name, **_published(module.made_with), **reads, **settings}
@@ -188,7 +190,8 @@ def generation_defaults(module: SavedModule) -> GenerationConfig:
         top_k=0,
         max_new_tokens=module.made_with.get("max_new_tokens", 32),
         eos_token_id=sorted(stop_ids(encoder)),
-        pad_token_id=tokenizer.pad_token_id,
+        # As in the saved tokenizer. Without one, `generate` pads with the first of the ids that end an action.
+        pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
         suppress_tokens=invalid.nonzero().flatten().tolist(),
     )
 
@@ -404,7 +407,7 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     if entry["window"] is not None:
         window = Window(**entry["window"])
         is_sound = isinstance(window.texts, int | None) and isinstance(window.tokens, int)
-        if not (is_sound and isinstance(window.system, str)):
+        if not (is_sound and isinstance(window.system, str) and isinstance(window.bos, bool)):
             raise UserError(f"the checkpoint's window is {entry['window']!r:.100}")
         check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
         module.window = window

@@ -32,7 +32,7 @@ from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, encoder_for
+from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
@@ -230,6 +230,7 @@ class OfflineDataModule(L.LightningDataModule):
         self.tokens_per_action: float | None = None
         self._examples: list[Episode] = []
         self._common_system = ""  # of all dialogues of a file without a simulator
+        self._longest_reply = 0  # tokens
         self._system_in_front = False  # of the first observation, where dialogues have messages of their own
         self._seed = seed
 
@@ -338,7 +339,7 @@ class OfflineDataModule(L.LightningDataModule):
         """Return what a model card says about the data, JSON-like; None where it is not known."""
         return {
             "task": self.task.name,
-            "max_new_tokens": self.task.max_action_tokens,
+            "max_new_tokens": self.max_action_tokens,
             "data": self.path.name,
             "data_hash": hash_of_file(self.path) if self.path.is_file() else None,
             "data_episodes": len(self.episodes) or None,
@@ -382,17 +383,34 @@ class OfflineDataModule(L.LightningDataModule):
         low, high = return_range
         return float(low), float(high)
 
+    @property
+    def max_action_tokens(self) -> int:
+        """The most tokens that an action may have in play.
+
+        Dialogues without a simulator set no limit: it is their longest reply, but at most half of what the model reads.
+        """
+        most = self.task.max_action_tokens
+        if self.task is not registry.DIALOGUES:
+            return most
+        if not self._longest_reply:
+            encoder = Encoder(self._tokenizer())  # a chat template has its end of turn in place of the line break
+            for action in {action for episode in self.episodes for action in episode.actions}:
+                self._longest_reply = max(self._longest_reply, len(encoder.encode(action)))
+        return max(most, min(self._longest_reply, (self.spec.positions or 1024) // 2))
+
     def window(self) -> Window:
         """Return the context window: the task's number of observations, and as many tokens as fit the model."""
         limit = self.hparams["max_tokens"]
         if limit is None:
-            limit = (self.spec.positions or 1024) - self.task.max_action_tokens
+            limit = (self.spec.positions or 1024) - self.max_action_tokens
             if limit < 1:
                 raise UserError(
                     f"the model reads {self.spec.positions} tokens, which leaves nothing beside an action of "
-                    f"{self.task.max_action_tokens}: take a model with more positions (n_positions)"
+                    f"{self.max_action_tokens}: take a model with more positions (n_positions)"
                 )
-        return Window(self.task.last_texts, limit, self.hparams["rendering"], self._system())
+        rendering = self.hparams["rendering"]
+        bos = rendering == "text" and adds_bos(self._tokenizer())
+        return Window(self.task.last_texts, limit, rendering, self._system(), bos)
 
     def _system(self) -> str:
         """Return the system message of each context."""

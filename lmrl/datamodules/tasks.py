@@ -139,4 +139,5 @@ class PartnerDataModule(OfflineDataModule):
 
     def window(self) -> Window:
         """All that the partner is asked."""
-        return Window(None, super().window().tokens)
+        window = super().window()
+        return Window(None, window.tokens, bos=window.bos)

@@ -331,7 +331,9 @@ def load_policy(
     if isinstance(policy, TrainedModule) and not isinstance(policy, Policy | LoadedPolicy):
         if not isinstance(task, Task):
             task = task_of([], task or module_task(policy))
-        return LoadedPolicy(policy.policy(**{"max_new_tokens": task.max_action_tokens, **settings}), policy)
+        return LoadedPolicy(
+            policy.policy(**{"max_new_tokens": modules.longest_action(policy, task), **settings}), policy
+        )
     if settings:
         kind = type(policy.policy if isinstance(policy, LoadedPolicy) else policy).__name__
         raise UserError(f"{', '.join(settings)} can be set where a policy is made, not of {kind}")

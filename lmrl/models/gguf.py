@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -301,6 +301,12 @@ def _byte_level(file: str, fields: dict[str, Any]) -> Tokenizer:
             tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
         elif kind == _USER_TOKEN:
             tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
+    bos = fields.get("tokenizer.ggml.bos_token_id")
+    # A Llama 3 begins with it where the file does not say so.
+    if bos is not None and fields.get("tokenizer.ggml.add_bos_token", name == "llama-bpe"):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
+        )
     return tokenizer
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "find_trained",
     "load_module",
     "load_trained",
+    "longest_action",
 ]
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from lmrl.modules.guided_ppo import GuidedPPO
     from lmrl.modules.hgpo import HGPO
     from lmrl.modules.ilql import ILQL
-    from lmrl.modules.load import find_trained, load_module, load_trained
+    from lmrl.modules.load import find_trained, load_module, load_trained, longest_action
     from lmrl.modules.mc import MC
     from lmrl.modules.ppo import PPO
     from lmrl.modules.qsft import QSFT
@@ -73,6 +74,7 @@ __getattr__, __dir__ = exports(
         "find_trained": "lmrl.modules.load",
         "load_module": "lmrl.modules.load",
         "load_trained": "lmrl.modules.load",
+        "longest_action": "lmrl.modules.load",
     },
     search=True,
 )

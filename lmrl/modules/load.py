@@ -12,6 +12,7 @@ import lightning as L
 from lmrl.checkpoints.export import MANIFEST, read_manifest
 from lmrl.checkpoints.reading import read_checkpoint, read_made_with, resolve_run
 from lmrl.checkpoints.saving import plain_arguments, read_folder, recorded_base
+from lmrl.envs import registry
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.base_model import held_with_base
@@ -23,7 +24,7 @@ from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import algorithm_packages
 
-__all__ = ["TrainedFile", "find_trained", "load_module", "load_trained", "variables_before"]
+__all__ = ["TrainedFile", "find_trained", "load_module", "load_trained", "longest_action", "variables_before"]
 
 M = TypeVar("M", bound=L.LightningModule)
 
@@ -230,12 +231,20 @@ def load_trained(
         module = _made(file, content, kind, **safe)
     module = module.to(device)
     try:
-        policy = module.policy(**{"max_new_tokens": task.max_action_tokens, **settings})
+        policy = module.policy(**{"max_new_tokens": longest_action(module, task), **settings})
     except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
         raise UserError(
             f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
         ) from error
     return _loaded(policy, module)
+
+
+def longest_action(module: Any, task: Task) -> int:
+    """Return the most tokens that a policy may say: as many as a task has, or as the dialogues that it learned from."""
+    if task is not registry.DIALOGUES:
+        return task.max_action_tokens
+    learned: int = getattr(module, "made_with", {}).get("max_new_tokens", task.max_action_tokens)
+    return learned
 
 
 def _loaded(policy: Policy, module: Any) -> LoadedPolicy:

@@ -16,7 +16,7 @@ from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer, warn_of_other_template
-from lmrl.tokens.encoding import Window, encoder_for, invalid_ids, stop_ids
+from lmrl.tokens.encoding import Window, adds_bos, encoder_for, invalid_ids, stop_ids
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
 
@@ -191,7 +191,8 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
     model = build_lm(folder, {}, len(tokenizer)).train(False)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(tokenizer, manifest.get("chat_template"))
-    window = Window(**(manifest.get("window") or {"texts": texts, "tokens": positions_of(model.config)}))
+    trained = manifest.get("window")
+    window = Window(**trained) if trained else Window(texts, positions_of(model.config), bos=adds_bos(tokenizer))
     # A partner's replies may be longer than those of its training.
     room = positions_of(model.config) - max_new_tokens
     window = replace(window, tokens=min(window.tokens, room))

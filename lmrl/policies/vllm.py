@@ -1,6 +1,7 @@
 """A language model at a vLLM server that plays: it reads the contexts of `LMPolicy`, and says ids with log-probs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lmrl.models.tokenizer import BUNDLED, fingerprint, load_tokenizer, warn_of_
 from lmrl.policies.chat.tokens import Completion, TokenClient
 from lmrl.policies.lm import ContextBuilder
 from lmrl.rollout import episode_seed
-from lmrl.tokens.encoding import Window, invalid_ids
+from lmrl.tokens.encoding import Window, adds_bos, invalid_ids
 from lmrl.types import Reply, Request
 
 __all__ = ["VLLMPolicy", "load_vllm_policy", "vllm_player"]
@@ -209,7 +210,8 @@ def load_vllm_policy(
     config = _config(folder)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(own, manifest.get("chat_template"))
-    window = _window(manifest, texts, _positions(client, config), max_new_tokens)
+    untrained = Window(texts, bos=adds_bos(own))
+    window = _window(manifest, untrained, _positions(client, config), max_new_tokens)
     builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens)
     mask = invalid_ids(own, int(config.get("vocab_size") or len(own)), torch.device("cpu"), builder.encoder.end)
     settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, builder.stop_ids())
@@ -234,9 +236,10 @@ def _positions(client: TokenClient, config: Mapping[str, Any]) -> int:
     return int(min(found))
 
 
-def _window(manifest: Mapping[str, Any], texts: int | None, positions: int, room: int) -> Window:
+def _window(manifest: Mapping[str, Any], untrained: Window, positions: int, room: int) -> Window:
+    """Return the window with which a model was trained, or as much of another one as fits."""
     trained = manifest.get("window")
-    window = Window(**trained) if trained else Window(texts, positions - room)
+    window = Window(**trained) if trained else replace(untrained, tokens=positions - room)
     if window.tokens + room > positions or window.tokens < 1:
         raise UserError(
             f"contexts of {window.tokens} tokens and actions of {room} do not fit into the {positions} positions that "

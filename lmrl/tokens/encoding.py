@@ -30,7 +30,8 @@ from transformers import PreTrainedTokenizerBase
 from lmrl.errors import UserError, in_one_line, unknown
 
 __all__ = [
-    "RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "encoder_for", "invalid_ids", "render_chat", "stop_ids",
+    "RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "adds_bos", "encoder_for", "invalid_ids", "render_chat",
+    "stop_ids",
 ]  # fmt: skip
 
 Ids: TypeAlias = tuple[int, ...]
@@ -41,6 +42,8 @@ class Encoder:
 
     #: Id with which a policy ends an action; None: a line break does, whichever id has it.
     end: int | None = None
+    #: Id in front of each context; None: there is none.
+    bos: int | None = None
     #: What a policy reads between an observation and its action; None: what the tokenizer's own rendering has there.
     header: str | None = None
 
@@ -85,7 +88,7 @@ class Encoder:
 
     def opening(self, observation: str) -> Ids | None:
         """Ids of an observation that is the first to be read; None: any text may be, and is what it is elsewhere."""
-        return None
+        return None if self.bos is None else (self.bos, *self.encode(observation))
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """The ids of every text in the order of the episode; actions as they were sampled, where that is known."""
@@ -110,6 +113,8 @@ class Window:
     """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
     system: str = ""
     """With ``chat``: the system message at the beginning of each context. It counts among the tokens."""
+    bos: bool = False
+    """With ``text``: each context begins with the tokenizer's BOS token, and with an observation. See `adds_bos`."""
 
     def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
         """Index of the first text that is read when there are texts of these ``lengths`` (in tokens).
@@ -150,19 +155,39 @@ def encoder_for(tokenizer: PreTrainedTokenizerBase, window: Window | None) -> En
         UserError: for an unknown rendering; for ``chat`` as `ChatEncoder`.
     """
     if window is None or window.rendering == "text":
-        return Encoder(tokenizer)
+        encoder = Encoder(tokenizer)
+        if window is not None and window.bos:
+            encoder.bos = tokenizer.bos_token_id
+        return encoder
     if window.rendering not in RENDERINGS:
         raise unknown("rendering", window.rendering, RENDERINGS)
     return ChatEncoder(tokenizer, window.system)
 
 
+def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer puts its BOS token in front of texts, as the pretraining of its model did."""
+    return tokenizer.bos_token_id is not None and tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+
+
 _SECONDS = 5.0  # for one conversation, which takes a millisecond
+_OF_THE_DATE = {
+    "%A": "Friday", "%a": "Fri", "%-d": "26", "%d": "26",
+    "%B": "July", "%b": "Jul", "%m": "07", "%Y": "2024", "%y": "24",
+}  # fmt: skip
+_FIXED_DATE = (
+    "{% macro strftime_now(format) %}{{ format"
+    + "".join(f" | replace('{code}', '{text}')" for code, text in _OF_THE_DATE.items())
+    + " }}{% endmacro %}\n"
+)
+"""The function by which templates write today's date, with the date that those of Llama 3 write without it."""
 
 
 def render_chat(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, str]], generation_prompt: bool = True
 ) -> str:
     """Return a conversation as the chat template of a tokenizer writes it, by default up to where the assistant begins.
+
+    Where it writes today's date, that is always 26 July 2024: a policy reads the same on every day.
 
     Raises:
         TemplateError: the template fails in whatever way, or does not end within 5 seconds.
@@ -179,7 +204,10 @@ def render_chat(
     sys.settrace(trace)
     try:
         text = tokenizer.apply_chat_template(
-            list(map(dict, messages)), add_generation_prompt=generation_prompt, tokenize=False
+            list(map(dict, messages)),
+            chat_template=_FIXED_DATE + tokenizer.get_chat_template(),
+            add_generation_prompt=generation_prompt,
+            tokenize=False,
         )
     except Exception as error:  # a template comes with a model and can do anything that its sandbox permits
         raise TemplateError(in_one_line(f"{type(error).__name__}: {error}")) from error
@@ -244,7 +272,6 @@ class ChatEncoder(Encoder):
         self.end = self._ending(rest)
         end = self.decode((self.end,))
         self._before = shared + earlier + action + end
-        self._second = rest.removeprefix(end)
         built = self._before
         for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[3::2], strict=False):
             built += self._after(observation).removesuffix(newest) + earlier + action + end
@@ -268,6 +295,9 @@ class ChatEncoder(Encoder):
         built = (self._prompt(first) + self._lead + action + self.decode((self.end,))).rpartition(first)[2]
         if not turn.startswith(built):
             found.append(f"the newest turn is {built!r}, where it writes {turn!r}")
+        ids = [*self.opening(first), *self.action(action), *self._following(second)]
+        if self._newest == self._earlier and tuple(ids) != self.encode(self._prompt(first, action, second)):
+            found.append("its tokens are those of one text after the other, and not those of the whole dialogue")
         thought = f"<think>\ntheta eight\n{_END_OF_THOUGHT}\n\n{action}"
         if not self._closes_thought and thought not in self._prompt(first, thought, second):
             found.append("thoughts stay in earlier turns, where it leaves them out")
@@ -351,9 +381,6 @@ class ChatEncoder(Encoder):
         """Return the template's text of an observation after the end of a turn."""
         rendered = self._prompt(*_DIALOGUE[:2], observation)
         if not rendered.startswith(self._before):
-            # Some templates write the date, which changes at midnight.
-            self._before = self._prompt(*_DIALOGUE[:3]).removesuffix(self._second)
-        if not rendered.startswith(self._before):
             raise self._unfit(f"earlier turns change with {observation!r}, as in {rendered!r}")
         return rendered.removeprefix(self._before)
 
@@ -412,5 +439,8 @@ def invalid_ids(
 ) -> Tensor:
     """``(vocabulary,)`` bool: special ids but ``end``, and ids that pad the vocabulary beyond the tokenizer's."""
     mask = torch.arange(vocabulary) >= len(tokenizer)
-    mask[[token for token in tokenizer.all_special_ids if token < vocabulary and token != end]] = True
+    special = set(tokenizer.all_special_ids)
+    # Models have more of them than they name, such as other ends of a turn and reserved ones.
+    special.update(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
+    mask[[token for token in special if token < vocabulary and token != end]] = True
     return mask.to(device)

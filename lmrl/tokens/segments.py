@@ -57,7 +57,9 @@ class _Texts:
                 "more"
             )
         # A single text that is longer than the window keeps its end.
-        read = read[-window.tokens :]
+        if len(read) > window.tokens:
+            begin = list(first[:1]) if window.bos else []
+            read = begin + read[len(read) - window.tokens + len(begin) :]
         if not read:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "

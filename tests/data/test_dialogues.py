@@ -17,6 +17,7 @@ from lmrl.data.dialogues import episode_from_messages
 from lmrl.datamodules import OfflineDataModule
 from lmrl.envs import make
 from lmrl.errors import UserError
+from lmrl.evaluation.loading import load_policy
 from lmrl.modules import BC, ILQL, LanguageModule, load_module
 from lmrl.types import Request
 from tests.helpers.cases import cases
@@ -120,6 +121,22 @@ def test_dialogues_that_are_longer_than_what_is_read_are_counted(tmp_path: Path)
     data = OfflineDataModule(None, path=str(write(tmp_path / "logs.jsonl", rows)), val_fraction=0.0)
     with pytest.warns(UserWarning, match=r"longer than the 256 tokens that the policy reads: 2 of 3; their beginnings"):
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+
+
+def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "No " * count, reward=1) for count in (1, 400)] * 2)
+    data = OfflineDataModule(None, path=str(file), val_fraction=0.0)
+    module = BC(architecture={**SMALL, "n_positions": 1024})
+    fit(module, data, tmp_path / "run", 1)
+    longest = len(module.tokenizer.encode("No " * 399 + "No\n"))
+    assert 256 < longest == data.max_action_tokens == module.made_with["max_new_tokens"]
+    assert module.context_window().tokens == 1024 - longest
+    module.export(tmp_path / "policy")
+    policy: Any = load_policy(tmp_path / "policy").policy
+    assert policy._settings.max_new_tokens == longest
+    short = OfflineDataModule(None, path=str(file), val_fraction=0.0)
+    fit(BC(architecture={**SMALL, "n_positions": 700}), short, tmp_path / "short", 1)
+    assert short.max_action_tokens == 350, "half of what the model reads"
 
 
 @pytest.mark.parametrize("name", ["bc", "filtered_bc", "ilql"])

@@ -21,6 +21,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, load_module
 from lmrl.partners.lm import LMPartner
 from lmrl.policies.chat.local import LocalChat
+from lmrl.tokens.encoding import adds_bos
 from tests.helpers.ggufs import CHATML, tiny_llama, vocabulary, write_gguf
 
 pytest.importorskip("gguf", reason="GGUF files need the extra gguf: pip install 'lmrl[gguf]'")
@@ -87,6 +88,14 @@ def test_texts_are_split_as_the_file_says(
     write_gguf(tmp_path / "tiny.gguf", model, pre=rule)
     split = load_tokenizer(str(tmp_path / "tiny.gguf")).backend_tokenizer.pre_tokenizer
     assert [piece for piece, _ in split.pre_tokenize_str("It'S 1234  x\n\ny")] == pieces
+
+
+@pytest.mark.parametrize(("rule", "begins"), [("llama-bpe", True), ("smollm", False)])
+def test_texts_begin_with_bos_where_the_model_has_learned_it(
+    rule: str, begins: bool, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", model, pre=rule)
+    assert adds_bos(load_tokenizer(str(tmp_path / "tiny.gguf"))) == begins
 
 
 def cut_header(content: bytes) -> bytes:

@@ -1,10 +1,11 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -297,6 +298,7 @@ def test_they_are_policies() -> None:
 
 class _NoLines:
     all_special_ids: tuple[int, ...] = ()
+    added_tokens_decoder: Mapping[int, AddedToken] = {}
     is_fast = False
 
     def __len__(self) -> int:

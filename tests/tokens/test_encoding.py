@@ -11,14 +11,17 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from lmrl.callbacks import KeepLast
+from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import chat_prompt, task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.loading import load_policy
+from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, ILQL, load_module
 from lmrl.policies import LMPolicy
 from lmrl.tokens import encoding
@@ -197,7 +200,7 @@ def test_a_rollout_is_trained_on_as_it_was_read_and_said(kind: str, texts: int |
         return replies
 
     policy.act = noting  # type: ignore[method-assign]
-    episodes = evaluate(policy, "maze_fo", 3, slots=1, env={"max_steps": 8}).episodes
+    episodes = evaluate(policy, "maze_fo", 6, slots=1, env={"max_steps": 8}).episodes
     assert {ids[-1] == end for episode in episodes for ids in episode.action_ids} == {True, False}
     special = set(tokens.all_special_ids) - {end}
     assert not special & {token for episode in episodes for ids in episode.action_ids for token in ids}
@@ -390,16 +393,50 @@ def test_what_is_said_is_what_is_heard(style: str) -> None:
         assert ids[-1] == encoder.end
 
 
-def test_a_template_that_writes_the_date_lasts_beyond_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
-    day = "Friday"
-    render = encoding.render_chat
-    monkeypatch.setattr(encoding, "render_chat", lambda *args: render(*args).replace("TODAY", day))
-    encoder = ChatEncoder(tokenizer("TODAY" + CHATML))
-    assert encoder.decode(encoder.opening("hi")).startswith("Friday<|im_start|>user")
-    day = "Saturday"
-    _, action, following = encoder.pieces(["hi", "wall"], ["up"], [])
-    assert encoder.decode((*action, *following)) == READ["forgets"].partition("[")[2].replace("]", "")
-    assert encoder.decode(encoder.opening("wall")).startswith("Saturday<|im_start|>user")
+def test_a_template_that_writes_the_date_is_the_same_on_every_day() -> None:
+    for written in ("{{ strftime_now('%d %B %Y, %A') }}", "\n{{ strftime_now('%-d %B %Y, %A') }}"):
+        encoder = ChatEncoder(tokenizer(written + CHATML))
+        begin = written.partition("{")[0] + "26 July 2024, Friday<|im_start|>user"
+        assert encoder.decode(encoder.opening("hi")).startswith(begin)
+
+
+def test_tokens_that_depend_on_what_stands_before_them_are_a_deviation() -> None:
+    words = tokenizer(CHATML)
+    assert ChatEncoder(words).deviations == []
+    # As in tokenizers by SentencePiece: the first word of a text begins with a space.
+    words.backend_tokenizer.normalizer = normalizers.Prepend(" ")
+    assert any("one text after the other" in told for told in ChatEncoder(words).deviations)
+
+
+def test_a_run_begins_contexts_as_its_tokenizer_begins_texts(tmp_path: Path) -> None:
+    """Tokenizers of pretrained models, such as those of Llama and Gemma, write a BOS token; the others write none."""
+    words = load_tokenizer("lmrl")
+    assert not encoding.adds_bos(words)
+    bos = words.bos_token_id
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=[words.bos_token, "$A"], special_tokens=[(words.bos_token, bos)]
+    )
+    words.save_pretrained(tmp_path / "words")
+    module = BC(architecture=TINY, tokenizer=str(tmp_path / "words"))
+    data = MazeDataModule(path=str(generate("maze_fo", 8, 0, tmp_path / "maze.parquet", progress=False)))
+    trainer(tmp_path / "run", 1, [KeepLast()]).fit(module, data)
+    batch = next(iter(data.train_dataloader()))
+    assert set(batch.input_ids[:, 0].tolist()) == {bos}
+    policy: Any = load_policy(tmp_path / "run" / "last.ckpt").policy
+    (read,) = policy._context_builder.contexts([Request(0, 0, ("at 1, 1\n",))])
+    assert read == words.encode("at 1, 1\n") and read[0] == bos
+    card = (tmp_path / "run" / "last" / "README.md").read_text()
+    assert 'tokenizer(text, return_tensors="pt")' in card
+
+
+def test_no_special_token_is_sampled_whether_it_has_a_name_or_not() -> None:
+    words = load_tokenizer("lmrl")
+    words.add_tokens([AddedToken("<|eom_id|>", special=True), AddedToken("<tool>", special=False)])
+    eom, tool = words.convert_tokens_to_ids(["<|eom_id|>", "<tool>"])
+    assert eom not in words.all_special_ids
+    never = encoding.invalid_ids(words, len(words), torch.device("cpu"))
+    assert never[eom] and never[words.eos_token_id] and not never[tool]
+    assert not encoding.invalid_ids(words, len(words), torch.device("cpu"), end=eom)[eom]
 
 
 @cases(

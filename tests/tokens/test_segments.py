@@ -64,6 +64,28 @@ def test_training_reads_what_the_player_read(window: Window) -> None:
     assert [states[index] for index in first_tokens] == contexts
 
 
+@pytest.mark.parametrize(
+    "window",
+    [Window(bos=True), Window(1, bos=True), Window(4, bos=True), Window(tokens=7, bos=True), Window(3, 5, bos=True)],
+)
+def test_contexts_begin_with_the_bos_token_and_an_observation(window: Window) -> None:
+    encoder = CharEncoder()
+    encoder.bos = ord("^")
+    texts = ["ab", "1\n", "cde", "2\n", "fghijklm", "33\n", "n", "4\n", "opqr", "5\n", "s"]
+    said = episode(*texts, rewards=[1] * 5, terminated=True)
+    contexts = [
+        CHARS.decode(context(encoder, window, texts[: 2 * t + 1 : 2], texts[1 : 2 * t + 1 : 2])) for t in range(5)
+    ]
+    for read_first in contexts:
+        assert read_first.startswith("^") and len(read_first) <= window.tokens
+        assert read_first[1:] == "hijklm"[-len(read_first) + 1 :] or read_first[1] in "acfno", "whole texts otherwise"
+    parts = list(segments(said, encoder, window))
+    states = [read(part)[: col + 1] for part in parts for col in part.col.tolist()]
+    first_tokens = [sum(map(len, texts[1 : 2 * turn : 2])) for turn in range(5)]
+    assert [states[index] for index in first_tokens] == contexts
+    assert sum(part.n_observation_tokens for part in parts) == sum(map(len, texts[:-1:2])) or window.tokens < 9
+
+
 @cases("window", [Window(), Window(texts=1), Window(texts=2), Window(texts=4), Window(tokens=6)])
 @cases("terminated", [True, False])
 def test_rewards_and_tokens_are_conserved(window: Window, terminated: bool) -> None:
