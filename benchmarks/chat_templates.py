@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.row import Row
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.tokenizer import load_tokenizer
-from lmrl.tokens.encoding import ChatEncoder, Ids, Window, invalid_ids, stop_ids
+from lmrl.tokens.encoding import ChatEncoder, Ids, Window, invalid_ids, render_chat, stop_ids
 from lmrl.tokens.segments import context, segments
 from lmrl.types import Episode
 
@@ -134,7 +134,7 @@ def _check_history(
 def _of_template(
     tokenizer: PreTrainedTokenizerBase, system: str, observations: Sequence[str], actions: Sequence[str]
 ) -> list[list[int]]:
-    """Return the ids of a dialogue as the tokenizer itself renders it, as a whole.
+    """Return the ids of a dialogue as its template renders it, as a whole, and with lmrl's date.
 
     Returns:
         The dialogue with a generation prompt, and the dialogue up to a last message of the assistant.
@@ -146,8 +146,8 @@ def _of_template(
             messages.append({"role": "assistant", "content": actions[turn].strip()})
     reply = {"role": "assistant", "content": "move down"}
     try:
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        turns = tokenizer.apply_chat_template([*messages, reply], tokenize=False)
+        prompt = render_chat(tokenizer, messages)
+        turns = render_chat(tokenizer, [*messages, reply], generation_prompt=False)
     except TemplateError:  # it has no system role: see `lmrl.tokens.encoding.ChatEncoder`
         first = f"{system}\n\n{observations[0].strip()}"
         return _of_template(tokenizer, "", (first, *observations[1:]), actions)
