@@ -84,6 +84,12 @@ def test_both_moves_are_told_in_san() -> None:
     assert notes[3] == f"{'x' * 20} is no legal move here: the board stays as it is."
 
 
+@cases("text", ["--", "Z0", "0000", "@@@@"])
+def test_a_null_move_is_not_said_to_be_played(text: str) -> None:
+    *_, note = noted("chess", 1, f"{text}\n", env={"opponent": "random"})
+    assert note == f"{text} is no legal move here: the board stays as it is."
+
+
 @pytest.mark.parametrize(
     ("before", "move", "after", "told"),
     [

@@ -13,7 +13,7 @@ from lmrl.envs.chess.opponents import make_opponent
 from lmrl.envs.task import ChatPrompt
 from lmrl.errors import UserError, check_range
 
-__all__ = ["CHAT", "Chess", "plain_fen", "plain_san", "spaced_fen", "spaced_san"]
+__all__ = ["CHAT", "Chess", "legal_move", "plain_fen", "plain_san", "spaced_fen", "spaced_san"]
 
 
 def spaced_fen(fen: str) -> str:
@@ -124,7 +124,7 @@ class Chess(TextEnv):
 
     def turn(self, action: str) -> Turn:
         self._moves += 1
-        move = _legal(self._board, plain_san(action))
+        move = legal_move(self._board, plain_san(action))
         if move is None:
             reward = -1.0
             over = False
@@ -181,7 +181,8 @@ def _black_moves(replies: Any) -> list[str]:
     return list(replies)
 
 
-def _legal(board: chess.Board, san: str) -> chess.Move | None:
+def legal_move(board: chess.Board, san: str) -> chess.Move | None:
+    """Return the legal move that a text in SAN names, or None; a null move (``--``) is not legal."""
     if len(san) > _LONGEST:
         return None
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import chess
 
-from lmrl.envs.chess.env import plain_fen, plain_san
+from lmrl.envs.chess.env import legal_move, plain_fen, plain_san
 from lmrl.envs.task import Guide
 from lmrl.types import Request
 
@@ -34,9 +34,8 @@ def board_note(request: Request, env: Mapping[str, Any]) -> str:
     except ValueError:
         return ""
     action = plain_san(request.actions[-1])
-    try:
-        move = before.parse_san(action[:_LONGEST])
-    except ValueError:
+    move = legal_move(before, action)
+    if move is None:
         return f"{action[:_LONGEST] or 'An empty line'} is no legal move here: the board stays as it is."
     notes = [f"You played {before.san(move)}."]
     before.push(move)

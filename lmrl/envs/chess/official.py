@@ -12,7 +12,7 @@ from typing import Any
 import chess
 
 from lmrl.envs.base import TextEnv
-from lmrl.envs.chess.env import plain_fen, plain_san, spaced_fen, spaced_san
+from lmrl.envs.chess.env import legal_move, plain_fen, plain_san, spaced_fen, spaced_san
 from lmrl.envs.official import FileFormat, Game, game_of_transitions
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
@@ -52,7 +52,7 @@ def chess_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
     replies: list[str] = []  # Black's moves in UCI
     last: str | None = None  # the position after the newest action
     for turn, action in enumerate(game.actions):
-        move = _parsed(boards[turn], action)
+        move = legal_move(boards[turn], plain_san(action))
         observations.append(spaced_fen(boards[turn].fen()))
         actions.append(spaced_san(plain_san(action)))
         illegal.append(move is None)
@@ -128,13 +128,6 @@ def _require_task(name: str, first: chess.Board) -> None:
     if alone != (name == "endgames"):
         expected = "Black's king alone" if name == "endgames" else "more black pieces than the king"
         raise UserError(f"state 0 of a game of {name} must have {expected}, got {first.fen()}; is it of another task?")
-
-
-def _parsed(board: chess.Board, action: str) -> chess.Move | None:
-    try:
-        return board.parse_san(plain_san(action)) or None
-    except ValueError:
-        return None
 
 
 def _board(text: str, turn: int) -> chess.Board:
