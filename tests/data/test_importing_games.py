@@ -156,7 +156,8 @@ def test_a_stream_of_moves_is_cut_into_games(tmp_path: Path) -> None:
             [{"state": "x", "action": "e 4", "reward": 0, "done": True}],
             "state 0 must be a position in FEN, got 'x'",
         ),
-        ("chess", {"from_state": "x", "action": "e4"}, "without reward and done"),
+        ("chess", {"from_state": "x", "action": "e4"}, "line 1: a move must have .*, but lacks reward and done"),
+        ("chess", {"from_state": "x", "reward": 0, "done": True}, "line 1: a move must have .*, but lacks action"),
         ("endgames", {"text_history": []}, "a record must be a list of transitions"),
     ],
 )

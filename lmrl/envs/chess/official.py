@@ -29,8 +29,9 @@ def chess_records(records: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any
         if not (isinstance(record, dict) and "from_state" in record):
             yield where, record
             continue
-        if "reward" not in record or "done" not in record:
-            raise UserError(f"{where}: a move without reward and done belongs to no game, got keys {', '.join(record)}")
+        missing = [key for key in ("action", "reward", "done") if key not in record]
+        if missing:
+            raise UserError(f"{where}: a move must have action, reward and done, but lacks {' and '.join(missing)}")
         first = first or where
         move = {"state": record["from_state"], "action": record["action"]}
         game.append(move | {"reward": record["reward"], "done": record["done"]})
