@@ -91,11 +91,11 @@ def draw_buyer(rng: np.random.Generator, fixed: Mapping[str, Any]) -> Buyer:
         chosen = (value,)
         if name == "features":
             chosen = tuple(value) if isinstance(value, (list, tuple)) else ()
-            if not 1 <= len(chosen) <= _MOST_FEATURES or len({*chosen}) < len(chosen):
-                raise UserError(f"features must be a list of one to four different ones, got {value!r:.60}")
         for item in chosen:
             if item not in CHOICES[name] or isinstance(item, bool):  # True is 1, but no budget
                 raise UserError(f"{name} must be one of {', '.join(map(str, CHOICES[name]))}, got {item!r:.60}")
+        if name == "features" and (not 1 <= len(chosen) <= _MOST_FEATURES or len({*chosen}) < len(chosen)):
+            raise UserError(f"features must be a list of one to four different ones, got {value!r:.60}")
         parts[name] = chosen if name == "features" else value
     return Buyer(**parts)
 

@@ -122,9 +122,10 @@ class TwentyQuestions(DialogueEnv):
     def _hidden(self, options: dict[str, Any]) -> Thing:
         objects = things()
         if "word" in options:
-            if options["word"] not in place_of():
-                raise UserError(f"word must be one of the {len(objects)} objects, got {options['word']!r:.60}")
-            return objects[place_of()[options["word"]]]
+            word = options["word"]
+            if not isinstance(word, str) or word not in place_of():
+                raise UserError(f"word must be one of the {len(objects)} objects, got {word!r:.60}")
+            return objects[place_of()[word]]
         if options.get("deterministic", self.deterministic):
             return objects[(self.np_random_seed or 0) % len(objects)]
         return objects[int(self.np_random.integers(len(objects)))]

@@ -176,9 +176,11 @@ class Wordle(TextEnv):
 
     def begin(self, options: dict[str, Any]) -> Opening:
         words = self.vocabulary.words
-        self._word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
-        if self._word not in self.vocabulary.index:
-            raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {self._word!r:.60}")
+        word = options["word"] if "word" in options else words[int(self.np_random.integers(len(words)))]
+        # Checked before anything changes, so that a refused reset leaves the running game as it is.
+        if not isinstance(word, str) or word not in self.vocabulary.index:
+            raise UserError(f"word must be one of the {len(words)} words of the vocabulary, got {word!r:.60}")
+        self._word = word
         self._tries = 0
         self._lines = []
         return Opening(_HEADER, task_id=self._word, start={"word": self._word})

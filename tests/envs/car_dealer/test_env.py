@@ -167,6 +167,7 @@ def test_a_part_can_be_fixed() -> None:
         ({"features": []}, "features must be a list of one to four different ones"),
         ({"features": ["sunroof", "sunroof"]}, "features must be a list of one to four different ones"),
         ({"features": ["wings"]}, "features must be one of backup camera, .*, got 'wings'"),
+        ({"features": [["sunroof"]]}, r"features must be one of backup camera, .*, got \['sunroof'\]"),
         ({"colour": "red"}, "unknown reset option 'colour'"),
     ],
 )

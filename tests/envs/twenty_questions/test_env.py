@@ -126,6 +126,8 @@ def test_every_object_can_be_guessed() -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(UserError, match="word must be one of the 158 objects, got 'Unicorn'"):
         TwentyQuestions().reset(options={"word": "Unicorn"})
+    with pytest.raises(UserError, match=r"word must be one of the 158 objects, got \['Cat'\]"):
+        TwentyQuestions().reset(options={"word": ["Cat"]})
     with pytest.raises(UserError, match="noise must be from 0 to 1, got -1"):
         TwentyQuestions(noise=-1)
     with pytest.raises(UserError, match="noise must be 0 where a partner is given"):

@@ -77,10 +77,24 @@ def test_copies_counted_in_the_game() -> None:
     assert play(Wordle(counted=True), "actor", "motor")[0][0] == "b b g g g\n"
 
 
+def test_a_refused_reset_leaves_the_running_game() -> None:
+    env = Wordle()
+    env.reset(seed=0, options={"word": "apple"})
+    env.step("paper")
+    for word in ("zzzzz", 5):
+        with pytest.raises(UserError, match="word must be one of"):
+            env.reset(options={"word": word})
+    assert env.step("apple")[:3] == ("g g g g g\n", 0.0, True)
+    assert env.render() == "Wordle:\npaper\ny y g y b\napple\ng g g g g\n"
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(UserError, match="bad_word_reward must be at most 0, got 1"):
         Wordle(bad_word_reward=1)
     with pytest.raises(UserError, match="word must be one of the 431 words of the vocabulary, got 'zzzzz'"):
         Wordle().reset(options={"word": "zzzzz"})
+    for word in (5, ["apple"]):
+        with pytest.raises(UserError, match="word must be one of the 431 words of the vocabulary, got"):
+            Wordle().reset(options={"word": word})
     with pytest.raises(UserError, match="unknown reset option 'wrod'"):
         Wordle().reset(options={"wrod": "apple"})
