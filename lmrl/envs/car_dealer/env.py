@@ -85,6 +85,7 @@ LINES = (
 )
 """Some lines that a seller may say; any other line is legal, too."""
 _LONGEST = 512  # characters of the seller's line
+_NOISE = 0.1
 
 
 class CarDealer(DialogueEnv):
@@ -110,7 +111,7 @@ class CarDealer(DialogueEnv):
         render_mode: see `TextEnv`.
 
     Raises:
-        UserError: for another ``reward``, or a number out of range.
+        UserError: for another ``reward``, a number out of range, or ``noise`` together with a partner.
     """
 
     reset_options: ClassVar[tuple[str, ...]] = tuple(CHOICES)
@@ -119,10 +120,14 @@ class CarDealer(DialogueEnv):
         self,
         partner: Partner | None = None,
         reward: str = "revenue",
-        noise: float = 0.1,
+        noise: float = _NOISE,
         max_texts: int = 50,
         render_mode: str | None = "ansi",
     ) -> None:
+        if partner is not None and noise != _NOISE:
+            raise UserError(
+                f"noise must be left out where a partner is given: only the scripted buyer has it; got {noise}"
+            )
         super().__init__(ScriptedBuyer(noise) if partner is None else partner, render_mode)
         if reward not in ("revenue", "fancy"):
             raise UserError(f"reward must be revenue or fancy, got {reward!r:.60}")

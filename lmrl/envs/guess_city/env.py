@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.guess_city.cities import City, cities, city_named, topics
 from lmrl.envs.guess_city.oracle import ScriptedResident, guarded, guessed
-from lmrl.errors import unknown
+from lmrl.errors import UserError, unknown
 from lmrl.types import Partner, PartnerRequest
 
 __all__ = ["FOUND", "HEADER", "QUESTIONS", "GuessCity"]
@@ -19,6 +19,7 @@ _NO_QUESTION = "Please ask me a question.\n"
 _SILENT = "I am not sure.\n"
 _LONGEST = 512  # characters of a question
 _LONGEST_REPLY = 200
+_CANDOR = 0.1
 
 
 class GuessCity(DialogueEnv):
@@ -43,7 +44,7 @@ class GuessCity(DialogueEnv):
         render_mode: see `TextEnv`.
 
     Raises:
-        UserError: for ``noise`` or ``candor`` that is no probability.
+        UserError: for ``noise`` or ``candor`` that is no probability, or together with a partner.
     """
 
     reset_options: ClassVar[tuple[str, ...]] = ("city",)
@@ -52,10 +53,15 @@ class GuessCity(DialogueEnv):
         self,
         partner: Partner | None = None,
         noise: float = 0.0,
-        candor: float = 0.1,
+        candor: float = _CANDOR,
         deterministic: bool = False,
         render_mode: str | None = "ansi",
     ) -> None:
+        if partner is not None and (noise, candor) != (0.0, _CANDOR):
+            raise UserError(
+                "noise and candor must be left out where a partner is given: only the scripted resident has them; got "
+                f"{noise} and {candor}"
+            )
         super().__init__(ScriptedResident(noise, candor) if partner is None else partner, render_mode)
         self.deterministic = deterministic
         self.return_range = (-float(QUESTIONS), 0.0)

@@ -182,6 +182,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         ({"reward": "profit"}, "reward must be revenue or fancy, got 'profit'"),
         ({"max_texts": 7}, "max_texts must be an even number from 2, got 7"),
         ({"noise": 1.0}, "noise must be in \\[0, 1\\), got 1.0"),
+        ({"partner": Says(), "noise": 0.2}, "noise must be left out where a partner is given: .* got 0.2"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:

@@ -127,3 +127,6 @@ def test_wrong_arguments() -> None:
         lmrl.make("guess_city").reset(options={"city": ["Rome"]})
     with pytest.raises(UserError, match="noise must be from 0 to 1, got -1"):
         lmrl.make("guess_city", noise=-1)
+    for settings in ({"noise": 0.2}, {"candor": 0.5}):
+        with pytest.raises(UserError, match="noise and candor must be left out where a partner is given"):
+            GuessCity(Says("Hm."), **settings)
