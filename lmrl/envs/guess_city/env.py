@@ -113,9 +113,10 @@ class GuessCity(DialogueEnv):
         return PartnerRequest("guess_city", known, tuple(self._heard), tuple(self._said), self._facts["seed"])
 
     def on_reply(self, reply: str) -> Turn:
-        # Answers are ASCII: accents go (an "é" becomes "e"), and so do other scripts.
-        line = unicodedata.normalize("NFKD", " ".join(reply.split())[:_LONGEST_REPLY])
-        line = line.encode("ascii", "ignore").decode().strip()
+        # Answers are ASCII: accents go (an "é" becomes "e"), and so do other scripts. One character may become several,
+        # so the line is cut afterwards.
+        line = unicodedata.normalize("NFKD", " ".join(reply.split()))
+        line = line.encode("ascii", "ignore").decode()[:_LONGEST_REPLY].strip()
         kept = guarded(line, self._city, self._heard)
         return self._answered(f"{kept}\n" if kept else _SILENT, refused=kept != line)
 

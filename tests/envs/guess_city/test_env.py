@@ -72,6 +72,7 @@ def test_the_partner_is_told_all_it_needs() -> None:
         ("\u0410\u0411", "I am not sure.\n", False),
         ("caf\u00e9", "cafe\n", False),
         ("x" * 1000, "x" * 200 + "\n", False),
+        ("\ufb03" * 150, ("ffi" * 67)[:200] + "\n", False),  # a ligature of three letters
     ],
 )
 def test_replies_of_any_form(reply: str, text: str | None, refused: bool) -> None:
