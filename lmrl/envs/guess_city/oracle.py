@@ -213,8 +213,10 @@ class ScriptedResident:
         is_true = truth(city, reading)
         if is_true is not None:
             return _by_yes_or_no(city, reading, is_true, chance)
-        if reading.about_country:
-            return _DISPUTED if len(reading.places.countries) == 1 and city.disputed else _ONE_AT_A_TIME
+        if reading.about_country and len(reading.places.countries) > 1:
+            return _ONE_AT_A_TIME
+        if reading.about_country and city.disputed in frozenset().union(*reading.places.countries):
+            return _DISPUTED
         topic = reading.topic
         if topic is None and reading.general:
             name = chance.choice(_GENERAL)

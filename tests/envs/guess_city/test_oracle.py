@@ -106,6 +106,16 @@ def test_guesses_and_lists_of_places() -> None:
     assert kind(answer("Taipei", "Is it in Taiwan?")) == YES
 
 
+@cases("question", ["What do people in Japan eat?", "Isn't it in Japan?", "Do you live in Japan or not?"])
+def test_a_question_that_names_one_country_is_answered_by_its_topic(question: str) -> None:
+    """Nothing in the answer singles out Taipei, whose country is disputed."""
+    for city in ("Tokyo", "Cairo", "Taipei"):
+        said = {answer(city, question, seed) for seed in range(20)}
+        assert said.isdisjoint({"One place at a time, please.", "That is disputed."})
+    food = [text for text in ("We eat", "People love", "Try our") if answer("Cairo", question).startswith(text)]
+    assert bool(food) == ("eat" in question)
+
+
 def test_a_fact_is_told_in_several_sentences_and_details_by_candor() -> None:
     plain = ScriptedResident(candor=0)
     candid = ScriptedResident(candor=1)
