@@ -130,12 +130,14 @@ def _one_more(buyer: Buyer, talk: Talk, line: Line, fault: str) -> Talk:
 def _offered(talk: Talk, line: Line) -> Talk:
     """Return the car and the price after a line that offers something."""
     msrp = line.msrp if line.msrp and line.msrp >= LEAST_MSRP else talk.msrp
+    # The last price stands, unless the seller lowers the MSRP below it.
+    former_price = min(talk.price, msrp) if talk.msrp else talk.price
     # "$500 off" and "5 % off" count from the last price, or from the MSRP if there was none.
-    listed_price = talk.price or line.msrp or talk.msrp
+    listed_price = former_price or line.msrp or talk.msrp
     asked = line.price or 0
     if line.price is None and listed_price and (line.off or line.percent):
         asked = max(0, listed_price - line.off - listed_price * line.percent // 100)
-    price = asked or talk.price or msrp
+    price = asked or former_price or msrp
     former = talk.price or msrp
     return Talk(
         brand="".join(line.brands) or talk.brand,

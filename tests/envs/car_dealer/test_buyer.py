@@ -78,6 +78,9 @@ def test_the_worth_of_what_was_told(strategy: str, heard: list[str], percent: fl
         (["A BMW for $9,000", "$9,500"], [], "raised"),
         (["A BMW. MSRP $9,000, for you $9,500"], [], "raised"),
         (["A BMW for $9,000", "A Ford for $9,500"], [], ""),  # another car
+        (["A BMW for $9,000", "The MSRP is $8,000"], [], "raised"),
+        (["A BMW for $9,000", "The MSRP is $10,000"], [], ""),
+        (["A BMW. MSRP $10,000", "$9,000", "The MSRP is $8,000"], [], ""),
     ],
 )
 def test_faults(heard: list[str], said: list[str], fault: str) -> None:
@@ -85,6 +88,15 @@ def test_faults(heard: list[str], said: list[str], fault: str) -> None:
         clean = listen(buyer(strategy), heard[:-1], said).lines
         talk = listen(buyer(strategy), heard, said)
         assert (talk.fault, talk.lines) == (fault, clean + 1 + FAULTS.get(fault, 0))
+
+
+def test_a_lower_msrp_lowers_the_price() -> None:
+    offers = ["A BMW. MSRP $12,000", "$11,000", "The MSRP is $10,000"]
+    assert [listen(buyer("discounts"), offers[:count], ()).price for count in (1, 2, 3)] == [12_000, 11_000, 10_000]
+    assert listen(buyer("discounts"), offers, ()).cuts == 2
+    assert listen(buyer("discounts"), [*offers, "$500 off"], ()).price == 9_500
+    # A price below the new MSRP stands.
+    assert listen(buyer("discounts"), [*offers[:2], "The MSRP is $11,500"], ()).price == 11_000
 
 
 def test_what_a_faulty_line_says_is_not_taken_in() -> None:
