@@ -1,8 +1,9 @@
 """The official Car Dealer files: conversations with the buyer's profile and the outcome.
 
 A record is ``{"buyer_info", "lines": [{"role", "text"}], "output"}``. The reward follows from ``output`` and the
-budget, in the unit that the environment's arguments choose. A record without ``output`` is a truncated episode. Older
-files, with a list of conversations per personality on one line, work too.
+budget, in the unit that the environment's arguments choose. A record without ``output`` is a truncated episode; a last
+line of the seller that the buyer does not answer is dropped. Older files, with a list of conversations per personality
+on one line, work too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -70,18 +71,22 @@ def game_of_conversation(record: Any) -> _Conversation:
 
 
 def car_dealer_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
-    """Return the episode of a record, rewarded as in the environment; None if the seller says nothing."""
+    """Return the episode of a record, rewarded as in the environment; None if no line of the seller can be kept."""
     assert isinstance(game, _Conversation) and isinstance(env, CarDealer)
-    if not game.actions:
+    # A last line without an answer cannot be kept, unless the buyer decided after it.
+    known = len(game.actions)
+    if not game.done and not game.observations[-1]:
+        known -= 1
+    if known == 0:
         return None
     budget = _dollars(game.buyer["budget"], "budget")
     # Only the end is rewarded; ``info`` has the reward in both units.
     units = {kind: game.sale.reward(kind, budget) if game.sale else 0.0 for kind in ("revenue", "fancy")}
     return Episode(
         task=task.name,
-        observations=game.observations,
-        actions=game.actions,
-        rewards=(*game.rewards[:-1], units[env.reward]),
+        observations=game.observations[: known + 1],
+        actions=game.actions[:known],
+        rewards=(*game.rewards[: known - 1], units[env.reward]),
         terminated=game.done,
         truncated=not game.done,
         info={

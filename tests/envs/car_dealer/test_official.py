@@ -80,6 +80,16 @@ def test_without_output_nothing_was_decided(tmp_path: Path) -> None:
     assert (episode.truncated, episode.terminated, episode.success, episode.total_reward) == (True, False, False, 0.0)
 
 
+def test_a_last_line_without_an_answer_is_dropped_unless_the_buyer_decided(tmp_path: Path) -> None:
+    begun, silent = (record(lines=lines, output=None) for lines in (LINES[:-1], LINES[:2]))
+    (episode,) = imported(tmp_path, [begun, silent])  # no line of the second one was answered
+    assert episode.observations == ("Start\n", "A BMW.\nWith a sunroof.\n")
+    assert (episode.actions, episode.rewards) == (("Hello! What do you want?\n",), (0.0,))
+    assert (episode.truncated, episode.terminated) == (True, False)
+    (decided,) = imported(tmp_path, [record(lines=LINES[:-1])])
+    assert (len(decided), decided.total_reward) == (2, 29.5)
+
+
 def test_lines_and_older_files(tmp_path: Path) -> None:
     other = record(output={"car_bought": False, "msrp": 40_000})
     expected = imported(tmp_path, [record(), other])
