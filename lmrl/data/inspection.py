@@ -4,13 +4,14 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from lmrl.data.dialogues import has_reply_of_several_lines
-from lmrl.data.storage import read_dataset, read_metadata
+from lmrl.data.storage import played_file, read_dataset, read_metadata
 from lmrl.envs.base import DialogueEnv, TextEnv
 from lmrl.envs.registry import DIALOGUES, make, recorded_arguments, task
 from lmrl.envs.scores import PublishedData
@@ -109,12 +110,12 @@ class DatasetStats:
     actions: dict[str, float]
     """The ten most frequent actions and their shares."""
     published: PublishedData | None
-    """None if nothing was published."""
+    """None if nothing was published. Without returns if those of the file are of another reward."""
 
     def compared(self) -> dict[str, tuple[float, float | None, float | None]]:
         """Return (ours, published, ours / published - 1) for each column of the paper's Table 1 that the file has.
 
-        The second value is None if nothing was published, and the third also if the published value is 0.
+        The second value is None if nothing comparable was published, and the third also if the published value is 0.
         """
         compared = {}
         for name in _COLUMNS:
@@ -185,8 +186,20 @@ def dataset_stats(path: str | os.PathLike[str], task_name: str | None = None) ->
         terminated=ends["terminated"] / lengths.count,
         illegal_rate=illegal / num_actions if has_rules else None,
         actions={action: count / num_actions for action, count in actions.most_common(_TOP)},
-        published=task(name).scores.data,
+        published=_comparable(task(name), Path(path)),
     )
+
+
+def _comparable(task: Task, path: Path) -> PublishedData | None:
+    """Return the published statistics, without the returns if the file was recorded with another reward."""
+    published = task.scores.data
+    if published is None or not published.env:
+        return published
+    recorded = read_metadata(played_file(path)).get("env")
+    settings = {**task.kwargs, **recorded} if isinstance(recorded, Mapping) else task.kwargs
+    if all(settings.get(argument) == value for argument, value in published.env.items()):
+        return published
+    return replace(published, return_mean=None, return_std=None)
 
 
 def stats_table(stats: DatasetStats) -> Table:

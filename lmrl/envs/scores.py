@@ -7,6 +7,7 @@ printed normalised scores do not all follow from the printed raw scores and cons
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["ALGORITHMS", "OwnScale", "PublishedData", "Scores", "by_algorithm", "normalize"]
 
@@ -22,8 +23,11 @@ class PublishedData:
     length_mean: float
     length_std: float
     success: float
-    return_mean: float
-    return_std: float
+    return_mean: float | None
+    """None, like `return_std`, where the returns of a file are in another unit."""
+    return_std: float | None
+    env: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment whose rewards the returns are sums of; empty: those of the task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,19 @@ def test_a_task_of_which_no_dataset_was_published(
     assert ("published" in shown) == (data is not None)
 
 
+def test_returns_are_compared_only_if_the_reward_is_that_of_the_published_dataset(tmp_path: Path) -> None:
+    sale = Episode("car_dealer", ("Start\n", "Sold.\n"), ("Hi\n",), (1.0,), True, False, info={"success": True})
+    for env, compared in (({}, False), ({"reward": "revenue"}, False), ({"reward": "fancy"}, True)):
+        write_episodes(tmp_path / "e.parquet", [sale], {"task": "car_dealer", "env": env})
+        stats = dataset_stats(tmp_path / "e.parquet")
+        assert stats.compared()["length_mean"] == (1.0, 8.25, pytest.approx(1 / 8.25 - 1))  # in actions
+        published = (0.562, pytest.approx(1 / 0.562 - 1)) if compared else (None, None)
+        assert stats.compared()["return_mean"] == (1.0, *published)
+        page = io.StringIO()
+        Console(width=100, file=page).print(stats_table(stats))
+        assert ("0.562" in page.getvalue()) == compared
+
+
 def test_files_that_have_no_statistics(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no episodes"):
         dataset_stats(write(tmp_path))

@@ -26,9 +26,10 @@ TASKS = (
             maximum=None,
             raw=by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
             normalized=by_algorithm(44.5, 54.8, 57.2, 46.3, 50.5, 40.4, 53.5),
-            data=PublishedData(19_000, 16.5, 3.61, 0.53, 0.562, 0.422),
+            # The paper counts the lines of both speakers: 16.5 (3.61). Half of them are actions.
+            data=PublishedData(19_000, 8.25, 1.8, 0.53, 0.562, 0.422, {"reward": "fancy"}),
             note="No average and maximum were published; raw and normalised scores are the same numbers, in thousands "
-            "of dollars. The data's length counts the lines of both speakers, its return is the reward fancy.",
+            "of dollars. The data's return is the reward fancy.",
         ),
         players="lmrl.envs.car_dealer.players:PLAYERS",
         recording="lmrl.envs.car_dealer.players:recording",
