@@ -36,7 +36,7 @@ class Layout:
 
     Raises:
         UserError: naming row and column (both from 0), for rows of different lengths, a hole in the border, a goal or
-            start inside a wall, or a free cell from which the goal cannot be reached.
+            start inside a wall, a free cell from which the goal cannot be reached, or no free cell but the goal.
     """
 
     rows: tuple[str, ...]
@@ -50,6 +50,8 @@ class Layout:
         for name, cell in (("goal", self.goal), ("start", self.start)):
             if cell is not None and cell not in self.free:
                 raise UserError(f"the {name} must be a free cell, got {cell}")
+        if self.free == (self.goal,):
+            raise UserError("a maze needs a free cell besides the goal, to start from")
         reached = self.distances()
         for r, c in self.free:
             if (r, c) not in reached:
@@ -91,12 +93,17 @@ def load_layout(path: str | os.PathLike[str]) -> Layout:
     """Read a map: ``#`` or ``1`` wall; space, ``0`` or ``.`` free; ``G`` the goal; ``S`` (optional) the start.
 
     Raises:
-        UserError: naming the file, for an unknown mark, a second or missing goal, and all that `Layout` refuses.
+        UserError: naming the file, for a file that is not UTF-8, an unknown mark, a second or missing goal, and all
+            that `Layout` refuses.
     """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such layout file")
-    return _parse(path.read_text(encoding="utf-8").rstrip("\n").split("\n"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text ({error})") from error
+    return _parse(text.rstrip("\n").split("\n"), str(path))
 
 
 def find_layout(name: str) -> Layout:

@@ -61,6 +61,7 @@ def test_both_alphabets_give_the_same_layout(tmp_path: Path) -> None:
         ("#####\n#G G#\n#####", "a second G at row 1, column 3"),
         ("######\n#GSS #\n######", "a second S at row 1, column 3"),
         ("######\n#G # #\n######", "the goal cannot be reached from row 1, column 4"),
+        ("###\n#G#\n###", "a maze needs a free cell besides the goal"),
     ],
 )
 def test_a_wrong_file_is_named_with_row_and_column(tmp_path: Path, text: str, message: str) -> None:
@@ -68,6 +69,12 @@ def test_a_wrong_file_is_named_with_row_and_column(tmp_path: Path, text: str, me
     with pytest.raises(UserError, match=message) as caught:
         load_layout(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "maze.txt").write_bytes(b"####\n#G\xff#\n####")
+    with pytest.raises(UserError, match=r"maze\.txt: is not UTF-8 text"):
+        load_layout(tmp_path / "maze.txt")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
