@@ -155,9 +155,14 @@ class Play:
     def move(self) -> None:
         """Play a random action: mostly a legal one, sometimes an illegal one."""
         # One action in ten is illegal, so that every law is also tried after mistakes.
-        legal = self.env.legal_actions()
+        legal = self.legal()
         unlucky = not legal or self._rng.random() < 0.1
         self.say(f"not a move {self._rng.randrange(100)}\n" if unlucky else self._rng.choice(legal))
+
+    def legal(self) -> Sequence[str]:
+        """Return the legal actions that the environment lists."""
+        listed: Sequence[str] = self.trial.works(self.env.legal_actions, "legal_actions()")
+        return listed
 
     def say(self, action: str) -> None:
         """Play an action, and check the form of the answer."""
@@ -230,6 +235,10 @@ def tried_laws(
             law(Trial(name, env, seed, texts, last_texts))
         except LawBroken as broken:
             yield name, broken
+        except Exception as error:  # a game may raise anything, and lack what an earlier law has asked for
+            unexpected = LawBroken(name, f"the game raised {error!r}")
+            unexpected.__cause__ = error
+            yield name, unexpected
         else:
             yield name, None
 
@@ -304,7 +313,10 @@ def _global_states() -> dict[str, Any]:
 
 
 def _return_range(trial: Trial) -> None:
-    low, high = trial.make().return_range
+    declared = getattr(trial.make(), "return_range", None)
+    if declared is None:
+        raise LawBroken(trial.law, "the environment has no return_range, its lowest and highest return")
+    low, high = declared
     for index in range(_EPISODES):
         total = trial.play(index).total
         trial.require(low <= total <= high, f"a return of {total} is outside of the declared {low} to {high}")
@@ -330,7 +342,7 @@ def _endings(trial: Trial) -> None:
 
 def _any_text(trial: Trial) -> None:
     game = trial.begin(0)
-    for text in odd_texts(game.env.legal_actions(), trial.texts, trial.seed):
+    for text in odd_texts(game.legal(), trial.texts, trial.seed):
         game.say(text)
         if game.over:
             game = trial.begin(0)

@@ -10,7 +10,7 @@ import pytest
 import lmrl
 from lmrl.envs import LawBroken, TextEnv, check_env
 from lmrl.envs.base import Opening, Turn
-from lmrl.envs.checker import odd_texts
+from lmrl.envs.checker import odd_texts, tried_laws
 from tests.helpers.cases import cases
 
 FORM = "reward only on turns, values of the right types"
@@ -117,6 +117,22 @@ class WorseWhenIllegal(Count):
         return turn._replace(reward=-100.0) if action == "no such action\n" else turn
 
 
+class NoRange(Count):
+    return_range = None  # type: ignore[assignment]
+
+
+class NothingListed(Count):
+    def legal_actions(self) -> tuple[str, ...]:
+        raise RuntimeError("no list")
+
+
+class NoSeed(Count):
+    def reset(self, **kwargs: Any) -> Any:
+        text, info = super().reset(**kwargs)
+        del info["seed"]
+        return text, info
+
+
 class BothFlags(Count):
     def turn(self, action: str) -> Turn:
         turn = super().turn(action)
@@ -207,6 +223,8 @@ def test_an_honest_game_obeys() -> None:
         (NumpyRandom, GLOBAL, "generator of numpy"),
         (TooGood, RANGE, "outside of the declared"),
         (WorseWhenIllegal, RANGE, "illegal actions bring"),
+        (NoRange, RANGE, "has no return_range"),
+        (NothingListed, FORM, r"legal_actions\(\) raised RuntimeError\('no list'\)"),
         (BothFlags, ENDINGS, "not both"),
         (Undead, ENDINGS, r"step\(\) before reset\(\) must be a UserError"),
         (Stale, ENDINGS, "does not begin afresh"),
@@ -220,6 +238,15 @@ def test_each_law_is_found_broken(liar: type[Count], law: str, what: str) -> Non
     with pytest.raises(LawBroken, match=what) as caught:
         check_env(liar)
     assert caught.value.law == law
+
+
+@cases("liar", [NoRange, NothingListed, NoSeed])
+def test_all_laws_are_tried_whatever_a_game_raises(liar: type[Count]) -> None:
+    tried = dict(tried_laws(liar, texts=5))
+    assert len(tried) == 11
+    assert tried[CLOSE] is None
+    if liar is NoSeed:
+        assert "must have seed" in str(tried[FORM]) and "KeyError('seed')" in str(tried[START])
 
 
 def test_only_who_reads_a_single_text_is_left_with_nothing_by_silence() -> None:
