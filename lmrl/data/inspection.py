@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+class _TooFewReplies(UserError):
+    """An episode holds fewer replies of its partner than the environment asks for."""
+
+
 class RecordedPartner:
     """A partner that repeats the replies of an episode.
 
@@ -51,7 +55,7 @@ class RecordedPartner:
         """
         replies = [reply for _, reply in zip(requests, self._replies, strict=False)]
         if len(replies) < len(requests):
-            raise UserError(f"the episode of seed {self._seed} holds fewer replies than its environment asks for")
+            raise _TooFewReplies(f"the episode of seed {self._seed} holds fewer replies than its environment asks for")
         return replies
 
     def describe(self) -> dict[str, Any]:
@@ -236,7 +240,7 @@ class Mismatch:
     turn: int
     """Index of the action, from 0; -1 is the reset."""
     what: str
-    """``observation``, ``reward``, ``ending`` or ``reset``."""
+    """``observation``, ``reward``, ``ending``, ``reset`` or ``replies`` (the partner's)."""
     recorded: str
     replayed: str
 
@@ -342,7 +346,10 @@ def _replay(env: TextEnv, start: Mapping[str, Any], index: int, episode: Episode
         return differs(-1, "observation", episode.observations[0], text)
     last = len(episode) - 1
     for turn, action in enumerate(episode.actions):
-        text, reward, terminated, truncated, _ = env.step(action)
+        try:
+            text, reward, terminated, truncated, _ = env.step(action)
+        except _TooFewReplies:
+            return Mismatch(index, turn, "replies", "too few", "more")
         if text != episode.observations[turn + 1]:
             return differs(turn, "observation", episode.observations[turn + 1], text)
         if reward != episode.rewards[turn]:

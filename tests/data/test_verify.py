@@ -213,6 +213,16 @@ def test_odd_starts_of_other_games(tmp_path: Path, task: str, start: object) -> 
     assert "turn -1: reset" in verified(tmp_path, replace(WON, task=task, info={"start": start}))[0]
 
 
+def test_replies_that_run_out_are_a_mismatch_of_their_episode(tmp_path: Path) -> None:
+    policy = lmrl.envs.registry.make_policy("car_dealer", "random")
+    whole = in_order(rollout(policy, lambda: lmrl.make("car_dealer"), [Start(0), Start(1)], task="car_dealer"))
+    cut = replace(whole[0], info={**whole[0].info, "replies": whole[0].info["replies"][:2]})
+    write_episodes(tmp_path / "e.jsonl", [cut, whole[1]], {"task": "car_dealer", "env": {"partner": "lm:/some/model"}})
+    report = verify(tmp_path / "e.jsonl")
+    assert (report.episodes, report.mismatched) == (2, 1)
+    assert str(report.mismatches[0]) == "episode 0, turn 2: replies too few in the file, more in the environment"
+
+
 def test_files_that_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no episodes"):
         verified(tmp_path)
