@@ -57,7 +57,7 @@ def import_official(
     check_place(Path(out), metadata, overwrite, [path])
     count = write_episodes(out, _episodes(task, form, path, left_out, arguments), metadata)
     if left_out:
-        _log.warning("%s: %d records left out, because nothing is known after their only action", path, len(left_out))
+        _log.warning("%s: %d records left out, because they have no action with a known answer", path, len(left_out))
     return count
 
 

@@ -153,7 +153,7 @@ def test_po_cut_short_without_a_last_observation(tmp_path: Path) -> None:
 def test_a_record_without_a_known_turn_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert len(imported(tmp_path, "maze_po", [po((1, 4), LEFT, done=False), PO[0]])) == 1
-    assert "1 records left out" in caplog.text
+    assert "1 records left out, because they have no action with a known answer" in caplog.text
 
 
 def broken_fo(**change: Any) -> list[Any]:
