@@ -119,8 +119,10 @@ def _show_values(console: Console, name: str, found: Mapping[str, Any]) -> None:
     """Print how V or Q predicts the returns, and its reliability table."""
     correlation = "none"
     if found["correlation"] is not None:
+        correlation = f"{found['correlation']:.2f}"
+    if found["correlation_ci"] is not None:
         low, high = found["correlation_ci"]
-        correlation = f"{found['correlation']:.2f} [{low:.2f}, {high:.2f}]"
+        correlation += f" [{low:.2f}, {high:.2f}]"
     explained = "none" if found["explained_variance"] is None else f"{found['explained_variance']:.2f}"
     low, high = found["bias_ci"]
     console.print(

@@ -34,6 +34,7 @@ class Calibration(NamedTuple):
     correlation: float | None
     """Pearson's; None where all predictions or all returns are equal."""
     correlation_ci: Interval | None
+    """None also where no resample has a correlation, as of two episodes of one action each."""
     explained_variance: float | None
     """``1 - Var(return - prediction) / Var(return)``; None where all returns are equal."""
     bias: float
@@ -69,12 +70,13 @@ def calibration(
         return np.bincount(episode, numbers, minlength=len(lengths)).astype(np.float64)
 
     def interval(statistic: Callable[[FloatArray], FloatArray]) -> Interval:
-        """Return the interval of a statistic of (R, n) counts of the episodes."""
+        """Return the interval of a statistic of (R, n) counts of the episodes; NaN if no resample defines it."""
 
         def defined(drawn: list[Resampled]) -> FloatArray:
             with np.errstate(invalid="ignore", divide="ignore"):
                 found = statistic(drawn[0].weights)
-            return found[np.isfinite(found)]  # a resample may lack all actions of a bin
+            finite = found[np.isfinite(found)]  # a resample may lack all actions of a bin
+            return finite if finite.size else np.array([np.nan])
 
         return stratified_interval([Sample([0.0] * len(lengths))], defined, seed)
 
@@ -100,7 +102,8 @@ def calibration(
         y = (returns - returns.mean()) / returns.std()
         correlation = float((x * y).mean())
         moments = np.stack([summed(part) for part in (np.ones_like(x), x, y, x * x, y * y, x * y)], axis=1)
-        correlation_ci = interval(partial(_correlations, moments))
+        ends = interval(partial(_correlations, moments))
+        correlation_ci = None if np.isnan(ends.low) else ends
     return Calibration(
         actions=values.size,
         correlation=correlation,

@@ -173,6 +173,13 @@ def test_a_calibration_by_hand() -> None:
     assert same.correlation is None and len(same.bins) == 1
 
 
+def test_two_short_episodes_say_nothing_about_a_correlation() -> None:
+    """A resample holds one of the two, whose single action has no correlation."""
+    found = calibration([np.array([0.0]), np.array([3.0])], [np.array([1.0]), np.array([2.0])])
+    assert (found.correlation, found.correlation_ci) == (pytest.approx(1.0), None)
+    assert found.bias_ci == (-1.0, 1.0)
+
+
 def test_true_values_are_calibrated_and_others_are_not() -> None:
     draw = np.random.default_rng(0)
     values = [draw.normal(size=draw.integers(1, 6)) for _ in range(300)]
@@ -234,6 +241,20 @@ def test_a_policy_is_judged_by_what_it_was_not_trained_on(tmp_path: Path, capsys
     assert main(["evaluate", str(file), "--policy", "random"]) == 2
     assert main(["evaluate", "maze_fo", "--policy", "random", "--behaviour", "x", "--out", str(tmp_path / "x")]) == 2
     assert "behaviour is for recorded episodes" in capsys.readouterr().err
+
+
+def test_two_replies_are_judged_without_an_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = []
+    for number in range(2):
+        messages = [{"role": "user", "content": f"Hi {number}"}, {"role": "assistant", "content": "Hello."}]
+        rows.append({"messages": messages, "rewards": [number]})
+    (tmp_path / "logs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    made(MC, Window(tokens=400)).export(tmp_path / "run")
+    words = ["evaluate", str(tmp_path / "logs.jsonl"), "--policy", str(tmp_path / "run")]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    assert "explained variance" in capsys.readouterr().out
+    values = json.loads((tmp_path / "out" / "scores.json").read_text())["values"]
+    assert values["q"]["correlation_ci"] is None
 
 
 def test_a_policy_that_writes_otherwise_is_not_estimated_in_silence(tmp_path: Path) -> None:
