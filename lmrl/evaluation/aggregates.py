@@ -41,6 +41,7 @@ class Aggregate(NamedTuple):
     beats_bc: float | None
     """Mean over tasks of the probability that the score of a seed is above that of a seed of BC; None for BC itself."""
     beats_bc_over_seeds: Interval | None
+    """The seeds of both are resampled; None if one of them has a single seed in some task."""
     before: tuple[str, ...] = ()
     """Names of the fixes that some of its runs lack, as in `lmrl.evaluation.scores.Score`."""
 
@@ -96,7 +97,7 @@ def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Ag
     if bases:
         same_task = [(task, task) for task in range(len(bases))]
         beats_bc = improvement(by_task, bases_by_task, same_task)
-        if several:
+        if several and min(len(sample.values) for sample in bases_by_task) > 1:
             beats_bc_over_seeds = improvement_interval(by_task, bases_by_task, same_task)
     fixes = set[str]()
     for score in scores:

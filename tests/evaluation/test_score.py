@@ -150,6 +150,19 @@ def test_over_tasks_beside_bc(tmp_path: Path) -> None:
     assert (mc.beats_bc_over_seeds, ppo.beats_bc_over_seeds, ppo.over_seeds) == ((0.5, 0.5), None, None)
 
 
+def test_a_single_seed_of_bc_has_no_interval_over_seeds_beside_it(tmp_path: Path) -> None:
+    """One task has two seeds of BC, the other one."""
+    tasks = ("text_nav_fo", "text_nav_po")
+    for task in tasks:
+        for seed, value in enumerate((0.2, 0.4)):
+            lay(tmp_path, [value] * 4, "mc", task, seed)
+        lay(tmp_path, [0.3] * 4, "bc", task)
+    lay(tmp_path, [0.1] * 4, "bc", tasks[0], 1)
+    _, mc = aggregates({task: scores_of(tmp_path, task) for task in tasks}, ["bc", "mc"])
+    assert mc.over_seeds is not None
+    assert (mc.beats_bc, mc.beats_bc_over_seeds) == (0.625, None)
+
+
 def test_improvement_pairs_equal_seeds(tmp_path: Path) -> None:
     """At each seed MC is just above its own BC run, although BC of the other seed is far above both."""
     for seed, base in enumerate((0.0, 0.8)):
