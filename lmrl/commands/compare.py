@@ -69,6 +69,8 @@ def _percent(one: Comparison) -> str:
 
 
 def _reading(letter: str, one: Comparison) -> str:
+    if one.episodes < 2:
+        return f"{letter} and A are not told apart: one episode does not say how returns vary"
     how = "game by game" if one.paired else "each with games of its own"
     means = "the intervals of the two means are apart" if one.apart else "the intervals of the two means overlap"
     where = {

@@ -79,10 +79,17 @@ class Comparison(NamedTuple):
     improvement_interval: Interval
     apart: bool
     """Whether the intervals of the two means do not overlap."""
+    episodes: int
+    """The number of episodes of the shorter evaluation."""
 
     @property
     def reading(self) -> str:
-        """Return ``higher`` or ``lower`` if the interval of the difference is on one side of 0."""
+        """Return ``higher`` or ``lower`` if the interval of the difference is on one side of 0.
+
+        One episode does not say how returns vary, so its intervals have no width and tell nothing apart.
+        """
+        if self.episodes < 2:
+            return "not told apart"
         low, high = self.difference_interval
         return "higher" if low > 0 else "lower" if high < 0 else "not told apart"
 
@@ -169,8 +176,9 @@ def _compare(ours: Played, base: Played) -> Comparison:
     difference = float(our_returns.mean() - base_returns.mean())
     our_mean = ours.mean_interval
     base_mean = base.mean_interval
-    apart = our_mean.high < base_mean.low or our_mean.low > base_mean.high
-    return Comparison(paired, difference, interval, chance, chances, apart)
+    episodes = min(len(our_returns), len(base_returns))
+    apart = episodes > 1 and (our_mean.high < base_mean.low or our_mean.low > base_mean.high)
+    return Comparison(paired, difference, interval, chance, chances, apart, episodes)
 
 
 def _gap(samples: list[Resampled]) -> FloatArray:

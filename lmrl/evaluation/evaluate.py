@@ -87,7 +87,7 @@ class Evaluation:
         - ``success_ci`` is Wilson's interval, as if starts were drawn too.
         - ``illegal_rate`` is the share of actions that the rules did not accept.
         - ``warnings`` names values outside of the task's published constants (nothing is clipped), says if there are no
-          constants, and whether fixed starts were not played equally often.
+          constants, whether fixed starts were not played equally often, and whether a single episode was played.
         """
         task = registry.task(self.task)
         published = task.scores
@@ -114,7 +114,7 @@ class Evaluation:
             "illegal_rate": means["illegal_rate"],
             "seed": self.seed,
             "starts": self.starts,
-            "warnings": [*_warnings(returns, published), *_uneven(len(returns), self.starts)],
+            "warnings": [*_warnings(returns, published), *_uneven(len(returns), self.starts), *_single(len(returns))],
             "provenance": dict(self.provenance),
         }
 
@@ -376,3 +376,10 @@ def _uneven(episodes: int, starts: int) -> list[str]:
         f"of the {starts} fixed starts the {episodes} episodes play {which}, and the mean is theirs; play a multiple "
         f"of {starts}"
     ]
+
+
+def _single(episodes: int) -> list[str]:
+    """Return a warning if there is a single episode, whose resamples are all alike."""
+    if episodes > 1:
+        return []
+    return ["one episode does not say how returns vary, so the interval of the mean has no width; play more"]

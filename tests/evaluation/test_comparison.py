@@ -50,6 +50,18 @@ def test_ties_count_half_and_lower_is_lower(tmp_path: Path) -> None:
     assert (worse.difference, worse.improvement, worse.reading, worse.apart) == (-3.0, 0.0, "lower", True)
 
 
+@pytest.mark.parametrize("counts", [(1, 1), (1, 5), (5, 1)])
+def test_one_episode_tells_nothing_apart(
+    counts: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = lay(tmp_path / "a", [-5.0] * counts[0])
+    second = lay(tmp_path / "b", [-1.0] * counts[1])
+    (one,) = compare([read_played(first), read_played(second)])
+    assert (one.reading, one.apart, one.difference) == ("not told apart", False, 4.0)
+    assert main(["compare", str(first), str(second)]) == 0
+    assert "B and A are not told apart: one episode does not say how returns vary" in capsys.readouterr().out
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     first = read_played(lay(tmp_path / "a", [-1.0] * 4))
     with pytest.raises(UserError, match="two evaluations or more, got 1"):

@@ -69,12 +69,12 @@ def test_the_scores_by_hand() -> None:
 @pytest.mark.parametrize(
     ("rewards", "words"),
     [
-        ([-4.0] * 100, ["the mean return -400.00 is below -101, the lowest", "1 of 1 returns are below -101"]),
+        ([-4.0] * 100, ["the mean return -400.00 is below -101, the lowest", "2 of 2 returns are below -101"]),
         ([-1.0, 0.0], ["the mean return -1.00 is above -6.84, the highest"]),
     ],
 )
 def test_values_outside_of_the_constants_are_told_and_not_clipped(rewards: list[float], words: list[str]) -> None:
-    scores = Evaluation("maze_fo", "mine", (episode(rewards),), 0).scores()
+    scores = Evaluation("maze_fo", "mine", (episode(rewards),) * 2, 0).scores()
     assert len(scores["warnings"]) == len(words)
     for warning, part in zip(scores["warnings"], words, strict=True):
         assert part in warning
@@ -108,7 +108,15 @@ def test_scores_say_where_starts_were_not_played_equally_often(seer: Any) -> Non
     assert "the 3 episodes play only the first 3, and the mean is theirs" in few["warnings"][-1]
     assert "the 30 episodes play some more often than others" in more["warnings"][-1]
     assert even["warnings"] == []
-    assert evaluate("random", "wordle", 1).scores()["warnings"] == []  # wordle has no fixed starts
+    assert evaluate("random", "wordle", 2).scores()["warnings"] == []  # wordle has no fixed starts
+
+
+def test_scores_say_that_one_episode_has_no_interval() -> None:
+    scores = evaluate("random", "wordle", 1).scores()
+    assert scores["return_ci"] == [scores["return_mean"]] * 2
+    assert scores["warnings"] == [
+        "one episode does not say how returns vary, so the interval of the mean has no width; play more"
+    ]
 
 
 def test_a_player_may_be_named() -> None:
