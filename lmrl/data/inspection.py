@@ -308,7 +308,8 @@ def verify(
             # No model is loaded: the file has the replies.
             arguments.pop("partner", None)
             env = make(name, **arguments)
-        if isinstance(env, DialogueEnv) and "partner" in {**recorded, **(env_arguments or {})}:
+            possible_starts = starts(name, arguments) or ({},)
+        if isinstance(env, DialogueEnv) and "partner" in {**(recorded or {}), **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
         mismatch = _mismatch(env, task(name), index, episode)
         episodes += 1

@@ -193,13 +193,15 @@ def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None
 
     Args:
         name: of the task.
-        recorded: ``env`` of the file's metadata.
+        recorded: ``env`` of the file's metadata; None, as in some older evaluations: none.
         given: arguments of the user; None: none.
         where: the file, for the message.
 
     Raises:
         UserError: ``recorded`` holds anything else that the user has not given.
     """
+    if recorded is None:
+        recorded = {}
     if not isinstance(recorded, Mapping):
         raise UserError(f"{where}: env of its metadata must be an object, got {recorded!r:.60}")
     chosen = dict(given or {})

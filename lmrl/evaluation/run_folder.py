@@ -57,7 +57,9 @@ def write_evaluation(evaluation: Evaluation, directory: Path | str, probed: Any 
     check_evaluation_folder(directory)
     scores = evaluation.scores()
     hook = probe(evaluation.task)
-    metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed}
+    # The arguments of the environment, as in a dataset: to replay and draw the episodes, and to train on them.
+    env = evaluation.provenance.get("env", {})
+    metadata = {"task": evaluation.task, "policy": evaluation.policy, "seed": evaluation.seed, "env": env}
     with replacing_folder(directory) as new:
         write_episodes(new / "episodes.parquet", evaluation.episodes, metadata)
         write_table(EpisodeTable.of(evaluation.episodes), new / _TABLE)
@@ -225,7 +227,8 @@ def record_evaluation(
             policy, seed or setting; and as `evaluate`.
     """
     check_evaluation_folder(directory)
-    facts = _facts(policy, {"task": task, "policy": name, "seed": seed, "env": env, "selection": selection}, provenance)
+    arguments = {"task": task, "policy": name, "seed": seed, "env": env or {}, "selection": selection}
+    facts = _facts(policy, arguments, provenance)
     finished: list[Episode] = []
 
     def note(episode: Episode) -> None:

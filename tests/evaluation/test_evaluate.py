@@ -16,7 +16,8 @@ import gymnasium
 import pytest
 
 from lmrl.cli import main
-from lmrl.data.storage import read_episodes
+from lmrl.data import verify
+from lmrl.data.storage import read_episodes, read_metadata, write_episodes
 from lmrl.envs.registry import make_policy, task
 from lmrl.envs.scores import normalize
 from lmrl.errors import UserError
@@ -359,6 +360,25 @@ def test_finished_episodes_are_kept_whatever_fails(
     assert (scores["episodes"], scores["planned"]) == (2, 5)
     assert scores["return_mean"] == kept[0].total_reward
     assert "interrupted after 2 of 5 episodes" in scores["warnings"][0]
+
+
+def test_files_of_episodes_hold_the_arguments_of_the_environment(tmp_path: Path, player: Any) -> None:
+    settings: dict[str, Any] = {"episodes": 2, "env": {"bad_word_reward": -10}}
+    record_evaluation(player(lambda request: "zzzzz\n"), "wordle", tmp_path / "e", **settings)
+    assert read_metadata(tmp_path / "e" / "episodes.parquet")["env"] == {"bad_word_reward": -10}
+    assert verify(tmp_path / "e" / "episodes.parquet").ok
+    # Without arguments, also where an evaluation was interrupted.
+    with pytest.raises(KeyboardInterrupt):
+        record_evaluation(Fails(KeyboardInterrupt()), "maze_fo", tmp_path / "f", episodes=3, slots=1)
+    assert read_metadata(tmp_path / "f" / "episodes.partial.parquet")["env"] == {}
+    write_evaluation(three(), tmp_path / "g")
+    assert read_metadata(tmp_path / "g" / "episodes.parquet")["env"] == {}
+
+
+def test_the_arguments_of_the_environment_may_be_null_in_older_files(tmp_path: Path, player: Any) -> None:
+    episodes = evaluate(player(_up), "maze_fo", 1).episodes
+    write_episodes(tmp_path / "old.jsonl", episodes, {"task": "maze_fo", "env": None})
+    assert verify(tmp_path / "old.jsonl").ok
 
 
 class Odd(gymnasium.Env[str, str]):
