@@ -157,8 +157,10 @@ def evaluate_command(
     loaded = load()
     out = out or spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
     human = spec.kind == "human"
-    if episodes is None:
-        episodes = chat_prompt(spec.task.name).games if spec.kind == "chat" else default_episodes(spec.task.name)
+    if episodes is None and spec.kind == "chat":
+        episodes = chat_prompt(spec.task.name).games
+    elif episodes is None:
+        episodes = default_episodes(spec.task.name, arguments)
     # Checked before the folder is locked, which makes it.
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)

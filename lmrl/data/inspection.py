@@ -13,7 +13,7 @@ from rich.table import Table
 from lmrl.data.dialogues import has_reply_of_several_lines
 from lmrl.data.storage import played_file, read_dataset, read_metadata
 from lmrl.envs.base import DialogueEnv, TextEnv
-from lmrl.envs.registry import DIALOGUES, make, recorded_arguments, task
+from lmrl.envs.registry import DIALOGUES, make, recorded_arguments, starts, task
 from lmrl.envs.scores import PublishedData
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
@@ -275,9 +275,9 @@ def verify(
     """Replay every action of a dataset and compare observations, rewards and endings.
 
     An episode starts from its seed and ``info["start"]``. Without a recorded start (an official file) `verify` tries
-    the task's starts in turn, and the episode is correct if it replays from one of them. An episode may be truncated
-    where the environment would continue. Replies of a partner with a model are taken from the file; a scripted partner
-    replies again. Dialogues without a simulator are only read.
+    the starts of evaluation in turn, and the episode is correct if it replays from one of them. An episode may be
+    truncated where the environment would continue. Replies of a partner with a model are taken from the file; a
+    scripted partner replies again. Dialogues without a simulator are only read.
 
     Args:
         path: a file of episodes.
@@ -295,6 +295,7 @@ def verify(
     mismatched = 0
     several_lines = 0
     env: TextEnv | None = None
+    possible_starts: Sequence[Mapping[str, Any]] = ()
     recorded = read_metadata(path).get("env", {})
     for index, episode in enumerate(read_dataset(path, task_name)):
         name = episode.task
@@ -311,7 +312,7 @@ def verify(
             possible_starts = starts(name, arguments) or ({},)
         if isinstance(env, DialogueEnv) and "partner" in {**(recorded or {}), **(env_arguments or {})}:
             env.partner = RecordedPartner(episode)
-        mismatch = _mismatch(env, task(name), index, episode)
+        mismatch = _mismatch(env, possible_starts, index, episode)
         episodes += 1
         turns += len(episode)
         if mismatch is not None:
@@ -322,11 +323,12 @@ def verify(
     return Report(name, episodes, turns, mismatched, tuple(wrong), several_lines)
 
 
-def _mismatch(env: TextEnv, task: Task, index: int, episode: Episode) -> Mismatch | None:
-    starts: Sequence[Mapping[str, Any]] = [episode.info["start"]] if "start" in episode.info else task.starts or ({},)
+def _mismatch(
+    env: TextEnv, possible_starts: Sequence[Mapping[str, Any]], index: int, episode: Episode
+) -> Mismatch | None:
     # Of several possible starts, report the one that agrees with the episode for the longest time.
     furthest: Mismatch | None = None
-    for start in starts:
+    for start in [episode.info["start"]] if "start" in episode.info else possible_starts:
         mismatch = _replay(env, start, index, episode)
         if mismatch is None:
             return None

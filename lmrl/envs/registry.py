@@ -30,6 +30,7 @@ from lmrl.envs.task import (
     Probe,
     ProbePlot,
     Recording,
+    StartsOf,
     Task,
     TaskTokens,
     TokensOf,
@@ -41,7 +42,7 @@ from lmrl.utils.plugins import TASKS, entry_points_of
 __all__ = [
     "BENCHMARK", "DIALOGUES", "Task", "chat_prompt", "check_arguments", "file_format", "guide", "make", "make_picture",
     "make_policy", "may_choose", "partner_prompts", "pictures", "policy_names", "probe", "probe_plot",
-    "recorded_arguments", "recording", "register", "task", "task_tokens", "tasks",
+    "recorded_arguments", "recording", "register", "starts", "task", "task_tokens", "tasks",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -308,6 +309,27 @@ def recording(task_name: str, env: Mapping[str, Any] | None = None) -> Recording
     if recipe is None:
         raise UserError(f"task {task_name!r} has no recipe for a dataset; give the path of one (data.init_args.path)")
     return recipe(task_name, {**entry.kwargs, **(env or {})})
+
+
+def starts(
+    task_name: str, env: Mapping[str, Any] | None = None, *, selection: bool = False
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the reset options that an evaluation cycles through; empty if seeds decide how episodes begin.
+
+    Args:
+        task_name: name of the task.
+        env: arguments of the environment; they replace those of the task.
+        selection: return those for choosing checkpoints and settings.
+
+    Raises:
+        UserError: for an unknown task, or arguments that the environment refuses.
+    """
+    entry = task(task_name)
+    starts_of: StartsOf | None = _hook(entry, "starts_of") if env else None
+    others = None if starts_of is None else starts_of(env or {})
+    if others is not None:
+        return others
+    return entry.selection if selection and entry.selection else entry.starts
 
 
 def file_format(task_name: str) -> FileFormat:

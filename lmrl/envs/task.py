@@ -13,8 +13,8 @@ from lmrl.types import Episode, PartnerRequest, Policy, Request, Start
 
 __all__ = [
     "BranchingRandom", "ChatPrompt", "Guide", "MakeRecording", "PartnerDialogue", "PartnerPrompts", "PartnerQuestion",
-    "Picture", "Players", "Probe", "ProbePlot", "Recording", "Task", "TaskTokens", "TokensOf", "Tuning", "least_of",
-    "recording_seed", "turn_chance", "words_as_tokens",
+    "Picture", "Players", "Probe", "ProbePlot", "Recording", "StartsOf", "Task", "TaskTokens", "TokensOf", "Tuning",
+    "least_of", "recording_seed", "turn_chance", "words_as_tokens",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # slow to import, and `import lmrl` comes here
@@ -42,6 +42,11 @@ class Recording:
 
 MakeRecording: TypeAlias = Callable[[str, Mapping[str, Any]], Recording]
 """A function from the name of the task and the arguments of the environment to the recipe of the dataset."""
+
+
+StartsOf: TypeAlias = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], ...] | None]
+"""A function from the arguments of the environment that replace those of the task to the starts of evaluation. None:
+they leave `Task.starts` as it is."""
 
 
 def _nothing(env: Mapping[str, Any]) -> str:
@@ -351,6 +356,8 @@ class Task:
     """Reset options that evaluation cycles through; empty: seeds decide."""
     selection: tuple[Mapping[str, Any], ...] = ()
     """Reset options for choosing checkpoints in training; empty: `starts`."""
+    starts_of: str = ""
+    """Hook: the starts of an environment with other arguments than the task's (`lmrl.envs.task.StartsOf`)."""
     players: str = ""
     """Hook: scripted players by name (`lmrl.envs.task.Players`)."""
     recording: str = ""

@@ -144,10 +144,11 @@ def evaluate(
         evaluate("runs/maze_fo/ilql").scores()["return_mean"]
         evaluate("random", "maze_fo", episodes=1000)
 
-    Episode ``i`` begins at the task's start ``i`` (cyclically, where the task declares starts) with a seed that
-    follows from `seed` and ``i`` alone. The result therefore does not depend on `slots`, except for the last bits of
-    log-probabilities. Policies and partners that keep what they have read are reset after every ``4 * slots`` episodes.
-    Workers of a Ray cluster get pieces of the same size, so their result is, byte for byte, that of one process.
+    Episode ``i`` begins at start ``i`` of `lmrl.envs.registry.starts` (cyclically, where there are any) with a seed
+    that follows from `seed` and ``i`` alone. The result therefore does not depend on `slots`, except for the last bits
+    of log-probabilities. Policies and partners that keep what they have read are reset after every ``4 * slots``
+    episodes. Workers of a Ray cluster get pieces of the same size, so their result is, byte for byte, that of one
+    process.
 
     Args:
         policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as of
@@ -195,11 +196,11 @@ def evaluate(
         record = task_of([], task or module_task(policy))
         loaded = load_policy(policy, record)
     task = record.name
-    episodes = default_episodes(record.name) if episodes is None else episodes
+    episodes = default_episodes(task, env) if episodes is None else episodes
     slots = getattr(unwrapped(loaded.policy), "slots", _SLOTS) if slots is None else slots
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
-    fixed = record.selection or record.starts if selection else record.starts
+    fixed = registry.starts(task, env, selection=selection)
     # Seed keys of selection end in 2 and those of training rounds in 1. Trailing zeros of a key make no difference.
     key_end = (0, _SELECTION) if selection else ()
     starts = []
@@ -325,16 +326,17 @@ def _run_on_workers(
     return episodes
 
 
-def default_episodes(task: str) -> int:
-    """Return the default number of episodes: at least 256, and a multiple of the task's fixed starts.
+def default_episodes(task: str, env: Mapping[str, Any] | None = None) -> int:
+    """Return the default number of episodes: at least 256, and a multiple of the fixed starts.
 
     Args:
         task: its name.
+        env: arguments of the environment.
 
     Raises:
-        UserError: for an unknown task.
+        UserError: as `lmrl.envs.registry.starts`.
     """
-    starts = max(1, len(registry.task(task).starts))
+    starts = max(1, len(registry.starts(task, env)))
     return starts * -(-_LEAST // starts)
 
 

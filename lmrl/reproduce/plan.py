@@ -303,7 +303,7 @@ def _player(order: Order, task: str, seed: int, name: str) -> Cell:
 
 
 def _evaluation(order: Order, task: str, seed: int, policy: str, out: Path, base: str = "", *more: str) -> Step:
-    episodes = default_episodes(task) if order.episodes is None else order.episodes
+    episodes = default_episodes(task, order.env) if order.episodes is None else order.episodes
     words = ["evaluate", task, "--policy", policy, "--episodes", str(episodes), "--seed", str(seed)]
     words += [*env_words(order.env), *more]
     return Step(out.name.replace("evaluation", "evaluate"), (*words, "--out", out.as_posix()), digest(base, words))

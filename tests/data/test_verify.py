@@ -109,6 +109,15 @@ def test_without_a_recorded_start_all_are_tried(tmp_path: Path) -> None:
     assert len(verified(tmp_path, replace(unknown, rewards=(-1.0, -1.0, -1.0, -4.0)))) == 1
 
 
+def test_the_starts_that_are_tried_are_those_of_the_layout(tmp_path: Path) -> None:
+    env = lmrl.make("maze_po", layout="umaze")
+    first = env.reset(seed=0, options={"init_position": (2, 1)})[0]
+    turn = env.step("move up\n")
+    unknown = Episode("maze_po", (first, turn.text), ("move up\n",), (turn.reward,), False, True)
+    write_episodes(tmp_path / "e.jsonl", [unknown], {"task": "maze_po", "env": {"layout": "umaze"}})
+    assert verify(tmp_path / "e.jsonl").ok
+
+
 def test_a_start_against_the_rules(tmp_path: Path) -> None:
     found = verified(tmp_path, WON, replace(WON, info={"start": {"init_position": [0, 0]}}))
     assert len(found) == 1

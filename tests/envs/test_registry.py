@@ -75,6 +75,14 @@ def test_a_task_of_ones_own() -> None:
         register(dataclasses.replace(mine, name="wordle"))
 
 
+def test_the_starts_of_a_task_of_ones_own_are_kept(mine: Task) -> None:
+    row = dataclasses.replace(mine, starts=({"init_position": (1, 1)},), selection=({"init_position": (1, 2)},))
+    register(row)
+    assert registry.starts("my_maze") == registry.starts("my_maze", {"max_steps": 5}) == row.starts
+    assert registry.starts("my_maze", selection=True) == row.selection
+    assert len(registry.starts("my_maze", {"layout": "umaze"}, selection=True)) == 6
+
+
 @cases("name", lmrl.tasks())
 def test_a_task_can_be_sent_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(lmrl.task(name))) == lmrl.task(name)

@@ -103,6 +103,19 @@ def test_starts_are_taken_in_turn(seer: Any) -> None:
     assert positions == starts + starts[:5]
 
 
+def test_another_layout_has_its_own_starts(tmp_path: Path) -> None:
+    played = evaluate("optimal", "maze_fo", env={"layout": "umaze"})
+    positions = {tuple(e.info["start"]["init_position"]) for e in played.episodes}
+    assert positions == {(1, 1), (1, 2), (1, 3), (2, 1), (2, 3), (3, 1)}
+    assert (played.starts, len(played.episodes)) == (6, 258)  # the least multiple of 6 from 256
+    # In a file with a start, all episodes begin there.
+    (tmp_path / "maze.txt").write_text("######\n#S  G#\n######\n")
+    fixed = evaluate("optimal", "maze_po", 3, env={"layout": str(tmp_path / "maze.txt")}, selection=True)
+    assert {tuple(e.info["start"]["init_position"]) for e in fixed.episodes} == {(1, 1)}
+    # Other arguments leave the starts of the task.
+    assert evaluate("optimal", "maze_fo", 1, env={"max_steps": 3}).starts == 25
+
+
 def test_scores_say_where_starts_were_not_played_equally_often(seer: Any) -> None:
     few, more, even = (evaluate(seer, "maze_fo", count).scores() for count in (3, 30, 50))
     assert few["return_mean"] == -10.0  # the mean over all starts is -6.84

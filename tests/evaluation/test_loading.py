@@ -217,6 +217,7 @@ def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, 
 
 
 def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:
-    words = ["evaluate", "--policy", str(runs / "bc"), "--episodes", "1", "--temperature", "0", "--device", "cpu"]
-    assert main([*words, "--env", "layout=umaze"]) == 0
-    assert [path.name for path in (runs / "bc").glob("evaluation*")] == ["evaluation_temperature=0.0_layout=umaze"]
+    words = ["evaluate", "--policy", str(runs / "bc"), "--episodes", "6", "--temperature", "0", "--device", "cpu"]
+    assert main([*words, "--env", "layout=umaze", "max_steps=2"]) == 0
+    folders = [path.name for path in (runs / "bc").glob("evaluation*")]
+    assert folders == ["evaluation_temperature=0.0_layout=umaze_max_steps=2"]

@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 
-from lmrl.envs.maze.layouts import LAYOUTS, MOVES
+from lmrl.envs.maze.layouts import LAYOUTS, MOVES, starts_in
 from lmrl.envs.scores import OwnScale, PublishedData, Scores, by_algorithm
 from lmrl.envs.task import Task
 
 __all__ = ["TASKS"]
 
-_MAZE = LAYOUTS["double_t_maze"]
 _CHOICES = {
     "layout": tuple(LAYOUTS),
     "observe": ("position", "walls", "goal"),
     "reward": ("standard", "illegal_penalty", "illegal_penalty_diff_scale"),
 }
-_STARTS = tuple({"init_position": cell} for cell in _MAZE.free if cell != _MAZE.goal)
 # Both tasks share one line of the paper's Table 1.
 _DATA = PublishedData(1_240, 19.7, 24.5, 0.11, -19.7, 24.5)
 
@@ -31,7 +29,8 @@ _FO = Task(
     actions=tuple(MOVES),
     dataset_size=1_240,
     paper_filter="success",
-    starts=_STARTS,
+    starts=starts_in(LAYOUTS["double_t_maze"]),
+    starts_of="lmrl.envs.maze.layouts:starts_of",
     own_scale=OwnScale(random=-85.65, recorder=-52.03, best=-6.84),
     entropy=1.320,
     scores=Scores(

@@ -102,7 +102,7 @@ class Maze(TextEnv):
         if reward not in REWARDS:
             raise unknown("maze reward", reward, REWARDS)
         check_range("[1, inf)", max_steps=max_steps)
-        self.layout = layout if isinstance(layout, Layout) else find_layout(layout)
+        self.layout = find_layout(layout)
         self.max_steps = max_steps
         self._observe = observe
         self._rewards = REWARDS[reward]

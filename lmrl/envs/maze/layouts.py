@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from lmrl.errors import UserError, unknown
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "MOVES", "Cell", "Layout", "find_layout", "load_layout", "walked"]
+__all__ = ["LAYOUTS", "MOVES", "Cell", "Layout", "find_layout", "load_layout", "starts_in", "starts_of", "walked"]
 
 Cell: TypeAlias = tuple[int, int]
 """Row and column; row 0 is the top one."""
@@ -89,6 +89,17 @@ class Layout:
         return distances
 
 
+def starts_in(layout: Layout) -> tuple[Mapping[str, Any], ...]:
+    """Return the reset options of every start: that of the layout, or all free cells but the goal."""
+    cells = [cell for cell in layout.free if cell != layout.goal] if layout.start is None else [layout.start]
+    return tuple({"init_position": cell} for cell in cells)
+
+
+def starts_of(env: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
+    """Return the starts of evaluation if the arguments of the environment choose a layout, else None."""
+    return starts_in(find_layout(env["layout"])) if "layout" in env else None
+
+
 def load_layout(path: str | os.PathLike[str]) -> Layout:
     """Read a map: ``#`` or ``1`` wall; space, ``0`` or ``.`` free; ``G`` the goal; ``S`` (optional) the start.
 
@@ -106,12 +117,14 @@ def load_layout(path: str | os.PathLike[str]) -> Layout:
     return _parse(text.rstrip("\n").split("\n"), str(path))
 
 
-def find_layout(name: str) -> Layout:
-    """Return a layout by its name (see `LAYOUTS`) or by the path of a text file.
+def find_layout(name: str | Layout) -> Layout:
+    """Return a layout by its name (see `LAYOUTS`) or by the path of a text file; one that is a `Layout` stays as it is.
 
     Raises:
         UserError: if it is neither, or the file is wrong.
     """
+    if isinstance(name, Layout):
+        return name
     if name in LAYOUTS:
         return LAYOUTS[name]
     if os.path.isfile(name):

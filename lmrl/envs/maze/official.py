@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrl.envs.base import TextEnv, Turn
+from lmrl.envs.maze.env import Maze
+from lmrl.envs.maze.layouts import starts_in
 from lmrl.envs.official import FileFormat, Game, game_of_texts, game_of_transitions
 from lmrl.envs.task import Task
 from lmrl.types import Episode
@@ -36,10 +38,11 @@ class _Fit:
 
 def maze_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
     """Return the episode of a record, or None if no action of it can be kept; the module states the rules."""
+    assert isinstance(env, Maze)
     # Several cells may look alike, so several starts may fit the texts.
     fits: list[_Fit] = []
     answers: set[str] = set()
-    for start in task.starts:
+    for start in starts_in(env.layout):
         fit = _fit(env, start, game)
         if fit is not None:
             fits.append(fit)

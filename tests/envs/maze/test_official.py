@@ -31,9 +31,11 @@ def fo(start: tuple[int, int], *actions: str, done: bool = True) -> list[dict[st
     return record
 
 
-def po(start: tuple[int, int], *actions: str, done: bool = True, last: bool = False) -> dict[str, Any]:
+def po(
+    start: tuple[int, int], *actions: str, done: bool = True, last: bool = False, layout: str = "double_t_maze"
+) -> dict[str, Any]:
     """A record of the PO layout, with the last observation or without."""
-    env = lmrl.make("maze_po")
+    env = lmrl.make("maze_po", layout=layout)
     text, _ = env.reset(seed=0, options={"init_position": start})
     texts = [text]
     rewards = [0.0]
@@ -148,6 +150,16 @@ def test_po_cut_short_without_a_last_observation(tmp_path: Path) -> None:
     assert (unknown.actions, unknown.truncated) == ((UP,), True)
     assert unknown.observations == ("There are walls above you, below you.\n",) * 2
     assert "start" not in unknown.info
+
+
+def test_a_file_of_another_layout(tmp_path: Path) -> None:
+    record = po((3, 1), UP, done=False, layout="umaze")
+    out = tmp_path / "out.parquet"
+    assert import_official("maze_po", write(tmp_path, lines([record])), out, {"layout": "umaze"}) == 1
+    (episode,) = read_dataset(out)
+    assert episode.info["start"] == {"init_position": [3, 1]}
+    assert episode.observations[-1] == "There are walls to your right, to your left.\n"
+    assert verify(out).ok
 
 
 def test_a_record_without_a_known_turn_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
