@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from lmrl.envs.twenty_questions.env import guess_of
-from lmrl.envs.twenty_questions.meaning import guessed, is_guess
+from lmrl.envs.twenty_questions.meaning import guessed, is_framed, is_guess
 from lmrl.envs.twenty_questions.objects import things
 from tests.helpers.cases import cases
 
@@ -63,7 +63,10 @@ def test_what_is_left_of_a_guess() -> None:
 
 def test_the_docs_show_true_examples() -> None:
     rows = [line.strip("| \n").split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| `")]
-    examples = [row for row in rows if len(row) == 4 and row[2] in ("yes", "no")]
-    assert len(examples) > 5
-    for question, word, verdict, _ in examples:
-        assert is_guess(question.strip("`"), VARIANTS[word]) == (verdict == "yes"), question
+    examples = [row for row in rows if len(row) == 3 and row[1] in ("yes", "no")]
+    assert len(examples) == 5
+    for questions, verdict, reason in examples:
+        for question in questions.strip("`").split("`, `"):
+            guesses = [name for name, variants in VARIANTS.items() if is_guess(question, variants)]
+            assert bool(guesses) == (verdict == "yes"), question
+            assert is_framed(question) or "frame" in reason, question
