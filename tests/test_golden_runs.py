@@ -5,7 +5,7 @@ that are named after it. Record only on purpose, and say in the commit why the n
 
 Each algorithm is trained by one process, by one process that is stopped after the first step and resumed, and by two
 processes. The resumed run must equal the uninterrupted one in every digit. Two processes must find what one finds,
-where they learn from the same batches.
+where they learn from the same batches: all algorithms are compared so every night, and those of `IN_TWO` in CI.
 """
 
 import json
@@ -122,7 +122,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Of which the ways of a GPU are tested at each change; those of the others every night.
+#: Algorithms that two processes train at each change. They differ in what the processes share: recorded episodes with
+#: one kind of loss (BC) or with target networks (ILQL) or with Muon (ArCHer), rounds with a critic (PPO, and by turn
+#: with recorded episodes beside the rounds), groups (GRPO), and a replay buffer (online ILQL). The others train so
+#: every night.
+IN_TWO = ("bc", "ilql", "archer", "ppo", "turn_ppo", "grpo", "online_ilql")
+#: Algorithms that train in the ways of a GPU at each change; the others do every night.
 ON_GPU = ("bc", "ilql", "qsft", "ppo", "gigpo")
 
 
@@ -256,19 +261,37 @@ def two_processes(name: str, folder: Path) -> dict[str, Any]:
     return {**notes.steps, "weights": weights_of(module)}
 
 
-def numbers_of(name: str, folder: Path) -> dict[str, Any]:
-    """Train an algorithm in the three ways and return its numbers."""
+def run_one_process(name: str, folder: Path) -> dict[str, Any]:
+    """Train an algorithm in one process, with and without an interruption, and return its numbers."""
     lay_out(folder)
-    if name.startswith("ilql_to"):
-        on_ranks(train, "ilql", folder, world=1)
-    (one,) = on_ranks(one_process, name, folder, world=1)
+    train_what_it_starts_from(name, folder)
+    (numbers,) = on_ranks(one_process, name, folder, world=1)
+    return numbers
+
+
+def run_two_processes(name: str, folder: Path, one: Mapping[str, Any]) -> dict[str, Any]:
+    """Train an algorithm in two processes and return the numbers on which they agree.
+
+    Args:
+        name: the algorithm.
+        folder: an empty folder.
+        one: the numbers of one process.
+    """
+    lay_out(folder)
+    train_what_it_starts_from(name, folder)
     first, second = on_ranks(two_processes, name, folder, world=2)
     check("two processes do not agree", differences(first, second))
     if "rollout.episodes" in SETTINGS[name]:  # rounds are divided into the same batches, recorded episodes are not
         changed = differences(first, {key: one[key] for key in first}, exact=False)
         # Of the largest weight, the mean over processes is logged.
         check("two processes are not one", [line for line in changed if "/weight_max" not in line])
-    return {"one process": one, "two processes": first}
+    return first
+
+
+def train_what_it_starts_from(name: str, folder: Path) -> None:
+    """Train the run that an algorithm continues, if it continues one."""
+    if name.startswith("ilql_to"):
+        on_ranks(train, "ilql", folder, world=1)
 
 
 # -- comparing and recording ----------------------------------------------------------------------------------------
@@ -313,6 +336,19 @@ def made_with() -> dict[str, str]:
     return {"processor": processor, **packages}
 
 
+def recorded(name: str) -> dict[str, Any]:
+    """Return the golden run of an algorithm."""
+    golden: dict[str, Any] = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))
+    return golden
+
+
+def compare_with_record(name: str, part: str, found: dict[str, Any]) -> None:
+    """Fail if the numbers of a part of an algorithm's golden run have changed."""
+    golden = recorded(name)
+    changed = differences(found, golden["numbers"][part], exact=golden["made_with"] == made_with())
+    check(f"{name}, {part}, has changed; if on purpose: python -m tests.test_golden_runs {name}", changed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_gives_the_numbers_of_before(name: str, tmp_path: Path) -> None:
@@ -321,10 +357,17 @@ def test_a_run_gives_the_numbers_of_before(name: str, tmp_path: Path) -> None:
     A sampled token can be another one on another processor, if two tokens are as likely up to rounding errors; then
     all that follows is different. If that happens to you, record that algorithm with another seed in `SETTINGS`.
     """
-    golden = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))
-    found = numbers_of(name, tmp_path)
-    changed = differences(found, golden["numbers"], exact=golden["made_with"] == made_with())
-    check(f"{name} has changed; if on purpose: python -m tests.test_golden_runs {name}", changed)
+    compare_with_record(name, "one process", run_one_process(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in IN_TWO else pytest.mark.nightly) for name in SETTINGS],
+)
+def test_two_processes_give_the_numbers_of_before(name: str, tmp_path: Path) -> None:
+    """All digits count on the processor that the file names, four on others."""
+    one = recorded(name)["numbers"]["one process"]
+    compare_with_record(name, "two processes", run_two_processes(name, tmp_path, one))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +387,7 @@ def test_the_ways_of_a_gpu_give_the_same_numbers(name: str, tmp_path: Path, monk
     if name.startswith("ilql_to"):
         train("ilql", tmp_path)
     module, notes = train(name, tmp_path)
-    golden = json.loads((RUNS / f"{name}.json").read_text(encoding="utf-8"))["numbers"]["one process"]
+    golden = recorded(name)["numbers"]["one process"]
     steps = {key: golden[key] for key in notes.steps}
     check(name, differences(notes.steps, steps, exact=False))
     check(name, differences(weights_of(module), golden["weights"], exact=False))
@@ -366,7 +409,9 @@ def train_start() -> None:
 def write(name: str) -> None:
     """Record the golden run of an algorithm."""
     with TemporaryDirectory() as folder:
-        numbers = numbers_of(name, Path(folder))
+        one = run_one_process(name, Path(folder) / "one")
+        two = run_two_processes(name, Path(folder) / "two", one)
+    numbers = {"one process": one, "two processes": two}
     about = "Golden run of tests/test_golden_runs.py. It changes only on purpose, and the commit says why."
     golden = {"about": about, "made_with": made_with(), "numbers": numbers}
     (RUNS / f"{name}.json").write_text(json.dumps(golden, indent=1, sort_keys=True) + "\n", encoding="utf-8")
