@@ -1,8 +1,7 @@
-"""``python -m tests.helpers.killed ROOT BC_RUN PLACE``: a run that kills itself, as a machine that goes down would."""
+"""A run that kills its own process, as a machine that goes down would."""
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,7 +78,7 @@ def run(root: Path, bc_run: str, kind: type[PPO], playing: RolloutCollection, **
     return module
 
 
-if __name__ == "__main__":
-    where, start, place = sys.argv[1:]
+def die_at(place: str, root: Path, bc_run: str) -> None:
+    """Train until the process dies: in a rollout, after a minibatch, or while a checkpoint is written."""
     assert place in PLACES
-    run(Path(where), start, DyingPPO if place == "saving" else PPO, Dying(place))
+    run(root, bc_run, DyingPPO if place == "saving" else PPO, Dying(place))

@@ -10,6 +10,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,39 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 
 STRATEGIES = ("ddp", "fsdp")
 
+_ROOT = Path(__file__).parents[2]
+#: What the server of forks imports once for all of its processes. It skips what cannot be imported.
+_PRELOAD = (
+    "tests.conftest", "lmrl.cli", "peft", "tests.callbacks.test_ranks", "tests.modules.test_ranks_lora",
+    "tests.test_golden_runs",
+)  # fmt: skip
+
 
 def strategy(name: str, world: int = 2, **settings: Any) -> Strategy | str:
     if name == "fsdp":
         return ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1, **settings)
     return DDPStrategy(process_group_backend="gloo") if name == "ddp" else "auto"
+
+
+def fork_context() -> ForkServerContext:
+    """Return a context whose processes are forks of a server that has imported the packages already.
+
+    The server has no threads: a lock that a thread of this process holds would never be released in its own fork.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_PRELOAD])
+    # The server begins in the working directory, which need not be that of the repository. In Python 3.11 it ignores
+    # the path of this process, and a module that it does not find would be imported again by each of its forks.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *([before] if before else [])])
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
 
 
 def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds: float = 300.0) -> list[Any]:
@@ -32,9 +62,7 @@ def on_ranks(work: Callable[..., Any], *arguments: Any, world: int = 2, seconds:
         AssertionError: a process failed (with its traceback), or they were not done in time.
     """
     port = _free_port()
-    # Forks of a process without threads: a lock that a thread of this one holds would never be let go in its fork.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.conftest", "lmrl.cli"])
+    context = fork_context()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / str(rank) for rank in range(world)]
         processes = [

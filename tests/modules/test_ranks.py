@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -128,7 +129,7 @@ def assert_same(found: Sequence[list[dict[str, float]]], expected: list[dict[str
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=name, marks=pytest.mark.slow if name in ("bc", "ilql") else pytest.mark.nightly)
+        pytest.param(kind, id=name, marks=pytest.mark.slow if name == "ilql" else pytest.mark.nightly)
         for name, kind in KINDS.items()
     ],
 )
@@ -229,6 +230,16 @@ def stuck() -> None:
 def test_a_deadlock_is_a_failure() -> None:
     with pytest.raises(AssertionError, match=r"processes \[0.* were not done after 2.0 s"):
         on_ranks(stuck, seconds=2.0)
+
+
+def knows(name: str) -> bool:
+    return name in sys.modules
+
+
+def test_processes_begin_with_all_imports_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder in which the first of them is started does not matter."""
+    monkeypatch.chdir(tmp_path)
+    assert on_ranks(knows, "tests.test_golden_runs", world=1) == [True]
 
 
 def talk() -> float:

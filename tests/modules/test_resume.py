@@ -3,8 +3,6 @@
 import csv
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,9 @@ from lightning.pytorch import Callback
 
 from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.modules import ILQL, PPO, LanguageModule, OnlineFilteredBC
-from tests.helpers.killed import PLACES, STEPS, run
+from tests.helpers.killed import PLACES, STEPS, die_at, run
 from tests.helpers.online import fit, rounds
+from tests.helpers.ranks import fork_context
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:round [0-9]+. "),
@@ -57,9 +56,10 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     place: str, bc_run: str, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.helpers.killed", str(tmp_path), bc_run, place]
-    ended = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    process = fork_context().Process(target=die_at, args=(place, tmp_path, bc_run))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
     before = saved(tmp_path)
     assert 0 < before["global_step"] < STEPS
     playing = RolloutCollection(episodes=6, slots=4)
