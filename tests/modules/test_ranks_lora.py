@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from lmrl.callbacks import KeepLast
 from lmrl.checkpoints.reading import read_checkpoint
 from lmrl.cli import main
-from lmrl.modules import BC, ILQL, MC, PPO, LanguageModule
+from lmrl.modules import BC, ILQL, PPO, LanguageModule
 from tests.helpers.online import fit, rounds
 from tests.helpers.ranks import on_ranks, strategy
 from tests.modules.test_gradients import TINY
@@ -37,7 +37,6 @@ CASES: dict[str, tuple[Callable[..., LanguageModule], str, float]] = {
     "ilql": (partial(ILQL, lora=LORA, polyak=0.5), "32-true", EXACT),
     "ilql in half": (partial(ILQL, lora=LORA, polyak=0.5), "bf16-true", ROUNDED),
     "bc in half": (BC, "bf16-true", ROUNDED),
-    "mc in half": (MC, "bf16-true", ROUNDED),
 }
 
 
