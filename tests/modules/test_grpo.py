@@ -15,11 +15,11 @@ from tests.helpers.cases import cases
 from tests.helpers.online import fit, rounds
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
-KINDS: list[tuple[type[LanguageModule], dict[str, Any]]] = [
-    (GRPO, {"advantage": "rloo", "importance_sampling_level": "turn"}),
+KINDS = [
+    pytest.param(GRPO, {"advantage": "rloo", "importance_sampling_level": "turn"}, marks=pytest.mark.nightly),
     (GRPO, {"advantage": "rebn", "use_kl_in_reward": True}),
     (GiGPO, {"anchor": "context"}),
-    (PPO, {"level": "turn", "head_bias": -2.0}),
+    pytest.param(PPO, {"level": "turn", "head_bias": -2.0}, marks=pytest.mark.nightly),
 ]
 
 

@@ -221,7 +221,7 @@ def test_values_on_adapters_play_and_go_on(valued: Path, tmp_path: Path) -> None
         ILQL(pretrained=str(valued))
 
 
-@pytest.mark.parametrize("kind", [OnlineFilteredBC, ILQL])
+@pytest.mark.parametrize("kind", [ILQL, pytest.param(OnlineFilteredBC, marks=pytest.mark.nightly)])
 def test_a_run_with_adapters_goes_on_bit_by_bit(
     kind: type[LanguageModule], bc_run: str, data_path: Path, tmp_path: Path
 ) -> None:

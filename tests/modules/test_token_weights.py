@@ -249,9 +249,9 @@ def test_bc_says_what_the_data_says(accumulate: int, devices: int, tmp_path: Pat
     assert found == pytest.approx([0.5, 0.5], abs=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @CUTS
-@pytest.mark.parametrize("kind", [MCFromScratch, pytest.param(ILQLFromScratch, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", [MCFromScratch, ILQLFromScratch])
 def test_values_are_the_mean_of_the_data(kind: type[MC | ILQL], accumulate: int, devices: int, tmp_path: Path) -> None:
     arguments = (kind, outcomes(tmp_path, first="a"), tmp_path, accumulate, devices)
     found = on_ranks(value, *arguments)[0] if devices == 2 else value(*arguments)
