@@ -18,7 +18,7 @@ from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import Segment
-from tests.helpers.doubles import CHARS, cut, episode
+from tests.helpers.doubles import cut, episode
 
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
 
@@ -256,7 +256,3 @@ def test_a_batch_without_action_tokens_is_harmless(tmp_path: Path) -> None:
     trainer.fit(module, One())
     for p, old in zip(module.parameters(), before, strict=True):
         assert torch.equal(p, old)
-
-
-def test_chars_cover_the_examples() -> None:
-    assert max(int(part.ids.max()) for part in examples()) < len(CHARS.tokenizer)

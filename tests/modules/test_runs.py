@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lmrl.callbacks import InteractiveEvaluation, KeepLast
 from lmrl.cli import main
 from lmrl.data import generate
-from lmrl.data.storage import read_metadata
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
@@ -199,10 +198,6 @@ def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path) -> None:
     (tmp_path / "junk.ckpt").write_bytes(b"junk")
     with pytest.raises(UserError, match="not a checkpoint of lmrl"):
         load_module(tmp_path / "junk.ckpt")
-
-
-def test_data_is_stamped(data_path: Path) -> None:
-    assert read_metadata(data_path)["task"] == "maze_fo"
 
 
 @pytest.mark.parametrize("kind", [BC, MC, ILQL])
