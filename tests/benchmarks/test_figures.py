@@ -73,6 +73,7 @@ def test_the_command_is_that_of_the_makefile() -> None:
     assert f"lmrl {' '.join(first_game.WORDS)} " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_a_command_without_an_address_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_game, "WORDS", ("web", "nothing"))
     with pytest.raises(RuntimeError, match="printed no address"), first_game.demo(tmp_path):
@@ -193,6 +194,7 @@ def test_templates_are_taken_or_refused(tmp_path: Path) -> None:
 # intervals: every interval is simulated, and the truth is that of very many episodes.
 
 
+@pytest.mark.nightly
 def test_every_interval_is_simulated() -> None:
     rows = list(intervals.run(simulations=1))
     assert len(rows) == 24 and {row.value for row in rows} <= {0.0, 100.0}
@@ -277,6 +279,7 @@ def test_a_small_run_has_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
 # startup: the CPU time is that of the command; a command that fails has none.
 
 
+@pytest.mark.nightly
 def test_the_time_is_that_of_the_command(tmp_path: Path) -> None:
     began = time.monotonic()
     seconds = startup.cpu_seconds(["--version"], tmp_path)

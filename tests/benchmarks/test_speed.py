@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import __main__ as command
 from benchmarks import decoding, results, training
-from benchmarks.device import Peak, Stopwatch, matmul_peak, peak
+from benchmarks.device import Peak, Stopwatch, peak
 from benchmarks.row import Row
 from benchmarks.size import CPU, GPU, GPU_LLAMA, TINY, TINY_LLAMA, Size
 from benchmarks.training_step import batch
@@ -125,10 +125,6 @@ def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch: pytest.MonkeyPat
     assert peak("cpu", half=False, side=8) == Peak(1.0, "the best of ten products of matrices of 8 x 8")
 
 
-def test_a_measured_peak_is_within_reason() -> None:
-    assert 1e8 < matmul_peak("cpu", torch.float32, 256) < 1e14
-
-
 def test_a_stopwatch_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: Iterator[float] = iter([5.0, 7.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
@@ -204,6 +200,7 @@ def test_only_steps_after_the_warm_up_count(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == ["step", "step", "start", "step", "step", "step", "stop"]
 
 
+@pytest.mark.nightly
 def test_compiled_sides_are_measured_beside_the_others() -> None:
     size = replace(TINY, compile="eager", asked={"BC": ">= 45%"})
     measured = dict(training.sides(size))

@@ -14,6 +14,7 @@ from lmrl.contrib.symbolic import GridMaze, Transitions
 # playing and vllm: all sides say the same, greedily, in the same games.
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("task", playing.TOKENS)
 def test_greedy_actions_are_the_same_on_all_sides(task: str) -> None:
     said = playing.greedy_texts(task, playing.TOKENS[task], slots=3, turns=3)
