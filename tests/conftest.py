@@ -42,6 +42,12 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(improvement_interval, "__defaults__", (0, 0.95, 200))
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out of reports, for tests that read their words. Drawing takes longer than all else."""
+    monkeypatch.setattr("lmrl.report.report.draw", lambda *parts: [])
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[str]:
     """Address of a small Ray cluster on this machine, which this process is in."""

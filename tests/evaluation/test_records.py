@@ -185,6 +185,7 @@ def test_a_broken_parquet_file_is_named(records: Path) -> None:
         read_record_curves(records, "maze_fo")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_that_are_older_than_a_fix_are_labelled(tmp_path: Path, run_of: Callable[..., Path], seer: Any) -> None:
     """Muon on GPT-2 is concerned, and all that starts from there: by the version, not by what anybody wrote down."""
     gpt2 = {"architecture": {"model_type": "gpt2"}}

@@ -23,7 +23,7 @@ from lmrl.types import Episode
 Lay = Callable[..., None]
 
 
-pytestmark = pytest.mark.usefixtures("few_resamples")
+pytestmark = pytest.mark.usefixtures("few_resamples", "no_pictures")
 
 OWN = 0.246
 """The return of 50 points on Text-Nav's own scale; the published scale has .26."""

@@ -106,13 +106,14 @@ def every(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     return heads
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_every_player_that_is_found_has_a_column(every: Callable[..., list[list[str]]]) -> None:
     table, own, returns, below = every("smooth_bc", "bc", "behaviour", "optimal")
     assert returns == own == ["task", "BC", "optimal", "behaviour", r"smooth_bc"]
     assert table == [*returns, "GPT-4"] and below == []
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
 def test_where_there_are_too_many_those_of_the_benchmark_ones_own_and_those_asked_for_have(
     every: Callable[..., list[list[str]]],
 ) -> None:
@@ -217,6 +218,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(report: Path) -> None:
     assert base64.b64decode(page.sources[0][22:]) == (report / "scores.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_everyone_can_read_the_page(report: Path) -> None:
     in_browser(report / "report.html", "return null;")
 
@@ -242,6 +244,7 @@ def test_without_curves_or_probes_there_are_no_such_pictures(
     assert "no evaluation of" not in page.read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_tokens_of_a_row_are_said(tmp_path: Path, run_of: Callable[..., Path], player: Any) -> None:
     run = run_of(tmp_path / "runs", "bc", player(lambda request: "move down\n"))
     settings = {"pretrained": None, "tokenizer": "lmrl-letters", "task_tokens": {"name": "wordle"}}

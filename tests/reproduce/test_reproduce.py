@@ -74,6 +74,7 @@ def test_everything_from_data_to_report(
     assert reproduced(given).startswith("8 cells, 8 of them finished before\n") and len(trained()) == 4
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_failure_is_told_and_the_rest_goes_on(
     place: Path, order: Callable[..., Order], trained: Callable[[], list[str]]
 ) -> None:
