@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from lmrl.cli import main
 from lmrl.data.floor import action_distribution, entropy_floor
 from lmrl.envs.registry import task, tasks
 from lmrl.envs.task import least_of, turn_chance
@@ -110,3 +111,14 @@ def test_the_entropy_of_a_task_is_what_is_reckoned(name: str) -> None:
 
 def test_every_task_says_its_entropy() -> None:
     assert all(task(name).entropy is not None for name in tasks())
+
+
+def test_the_command_prints_the_floor_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data", "floor", "maze_fo", "--episodes", "3", "--seed", "5", "--env", "max_steps=20"]
+    assert main(words) == 0
+    found = entropy_floor("maze_fo", {"max_steps": 20}, 3, 5)
+    low, high = student_mean(found.by_episode)
+    assert capsys.readouterr().out == (
+        f"{found.mean:.4f} nats an action (95 % interval {low:.4f} to {high:.4f}, "
+        f"over 3 episodes with {found.actions} actions)\n"
+    )

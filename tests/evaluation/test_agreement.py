@@ -1,15 +1,21 @@
+import json
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lmrl.cli import main
 from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.envs.twenty_questions.objects import properties
 from lmrl.envs.twenty_questions.questions import GROUPS, lessons, paraphrases, probe
 from lmrl.errors import UserError
 from lmrl.evaluation.agreement import partner_agreement
+from lmrl.modules import BC
+from lmrl.tokens.encoding import Window
 from lmrl.types import PartnerRequest
+from tests.helpers.online import TINY
 
 
 class Always:
@@ -74,3 +80,28 @@ def test_lessons_have_the_answers_of_the_oracle_where_it_knows_the_words() -> No
     assert len(asked) > 1_000
     assert [answer == "Yes.\n" for answer in answers] == [lesson.is_yes for lesson in asked]
     assert 0.28 < sum(lesson.is_yes for lesson in asked) / len(asked) < 0.38
+
+
+def test_the_command_counts_the_answers_of_the_scripted_partner(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["partner-agreement", "twenty_questions", "--partner", "scripted", "--size", "60", "--seed", "3"]
+    assert main([*words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["task"], shown["partner"]) == ("twenty_questions", {"name": "scripted"})
+    expected = [line.to_dict() for line in partner_agreement(None, "twenty_questions", 60, 3)]
+    assert shown["agreement"] == expected
+    assert main(words) == 0
+    table = capsys.readouterr().out
+    for line in expected:
+        assert f"{line['agreement']:.1%}" in table
+    assert "twenty_questions: scripted" in table
+
+
+def test_the_command_asks_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = BC(architecture=TINY)
+    module.window = Window()
+    module.export(tmp_path / "partner")
+    words = ["twenty_questions", "--partner", f"lm:{tmp_path / 'partner'}", "--size", "6", "--json"]
+    assert main(["partner-agreement", *words]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["partner"]["name"] != "scripted"
+    assert sum(line["questions"] for line in shown["agreement"]) == 6

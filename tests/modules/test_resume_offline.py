@@ -103,6 +103,15 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     assert_same(tmp_path / "stopped", tmp_path / "whole")
 
 
+def test_a_run_whose_batches_others_prepare_goes_on_bit_by_bit(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    """Two processes prepare the batches. They have prepared more than the run has used when it stops."""
+    arguments = (BC, bc_run, {"path": str(data_path), "num_workers": 2})
+    learn(*arguments, tmp_path / "whole", STEPS)
+    for stop in (BATCHES + 1, STEPS):
+        learn(*arguments, tmp_path / "halves", stop)
+    assert_same(tmp_path / "halves", tmp_path / "whole")
+
+
 def test_a_terminated_run_is_kept_where_it_ended(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     arguments = (BC, bc_run, {"path": str(data_path)})
     learn(*arguments, tmp_path / "whole", STEPS)
