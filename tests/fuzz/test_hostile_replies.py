@@ -33,7 +33,11 @@ pytest.importorskip("websockets", reason="needs websockets: pip install 'lmrl[se
 from tests.envs.test_outside import answering
 
 AT_EACH_SIZE = pytest.mark.parametrize(
-    "evaluations", [30, pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)])]
+    "evaluations",
+    [
+        pytest.param(10, marks=pytest.mark.slow),
+        pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)]),
+    ],
 )
 KEY = "sk-hostile-0123456789"
 TIMEOUT = 0.5

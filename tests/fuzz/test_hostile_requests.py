@@ -60,7 +60,11 @@ class Outcome(NamedTuple):
 
 # The full size takes three minutes.
 @pytest.mark.parametrize(
-    "requests", [300, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)])]
+    "requests",
+    [
+        pytest.param(300, marks=pytest.mark.slow),
+        pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1_200)]),
+    ],
 )
 def test_hostile_requests_are_answered_and_nothing_crashes(requests: int) -> None:
     with served() as url:
