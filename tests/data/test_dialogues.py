@@ -164,27 +164,47 @@ def fit(module: LanguageModule, data: OfflineDataModule, root: Path, steps: int)
     return run
 
 
-@pytest.mark.slow
-def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
-    """BC answers in both styles; the values of ILQL find the polite one."""
-    file = write(tmp_path / "logs.jsonl", two_styles())
-    tokenizer(CHATML).save_pretrained(tmp_path / "tokens")
+def learn(place: Path, bc_steps: int, ilql_steps: int) -> tuple[BC, LanguageModule]:
+    """Train BC on dialogues of two styles, and ILQL from what it exports; return BC, and ILQL as it is loaded again."""
+    file = write(place / "logs.jsonl", two_styles())
+    tokenizer(CHATML).save_pretrained(place / "tokens")
 
     def data() -> OfflineDataModule:
         return OfflineDataModule(None, path=str(file), batch_size=32, rendering="chat", seed=0)
 
     shared = {"lr": 5e-3, "warmup_steps": 5}
-    bc = BC(architecture=SMALL, tokenizer=str(tmp_path / "tokens"), **shared)
-    fit(bc, data(), tmp_path / "bc", 250)
-    assert bc.made_with["task"] == "dialogues" and bc.window is not None and bc.window.system == "You talk."
-    bc.export(tmp_path / "bc" / "last")
-    ilql = ILQL(pretrained=str(tmp_path / "bc"), gamma=1.0, polyak=0.2, beta=16.0, **shared)
-    fit(ilql, data(), tmp_path / "ilql", 600)
-    ilql.export(tmp_path / "ilql" / "last")
-    loaded = load_module(tmp_path / "ilql" / "last")
-    requests = [Request(slot, slot, (f"How are you, {'abcdefgh'[slot % 8]}?\n",)) for slot in range(40)]
-    cloned = [reply.text for reply in bc.policy(max_new_tokens=16, slots=40).act(requests)]
-    valued = [reply.text for reply in loaded.policy(max_new_tokens=16, slots=40).act(requests)]
+    bc = BC(architecture=SMALL, tokenizer=str(place / "tokens"), **shared)
+    fit(bc, data(), place / "bc", bc_steps)
+    bc.export(place / "bc" / "last")
+    ilql = ILQL(pretrained=str(place / "bc"), gamma=1.0, polyak=0.2, beta=16.0, **shared)
+    fit(ilql, data(), place / "ilql", ilql_steps)
+    ilql.export(place / "ilql" / "last")
+    return bc, load_module(place / "ilql" / "last")
+
+
+def answers(module: LanguageModule, count: int) -> list[str]:
+    """Return the first replies of the policy of a module to questions of the dialogues."""
+    requests = [Request(slot, slot, (f"How are you, {'abcdefgh'[slot % 8]}?\n",)) for slot in range(count)]
+    return [reply.text for reply in module.policy(max_new_tokens=16, slots=count).act(requests)]
+
+
+def test_a_run_on_dialogues_keeps_template_and_system_message(tmp_path: Path) -> None:
+    bc, loaded = learn(tmp_path, 2, 2)
+    assert bc.made_with["task"] == loaded.made_with["task"] == "dialogues"
+    for module in (bc, loaded):
+        assert module.window is not None
+        assert (module.window.rendering, module.window.system) == ("chat", "You talk.")
+        assert module.tokenizer.chat_template == CHATML
+    assert isinstance(loaded, ILQL) and loaded.window == bc.window
+    assert len(answers(loaded, 2)) == 2
+
+
+@pytest.mark.nightly
+def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
+    """BC answers in both styles; the values of ILQL find the polite one."""
+    bc, loaded = learn(tmp_path, 250, 600)
+    cloned = answers(bc, 40)
+    valued = answers(loaded, 40)
     assert 10 <= cloned.count("Well, thank you.\n") <= 30
     assert valued.count("Well, thank you.\n") >= 36
 

@@ -400,18 +400,12 @@ def test_a_model_without_a_template_is_refused(here: Path) -> None:
         chat_policy("local:model", "maze_fo")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(["maze_fo", "wordle"], marks=pytest.mark.slow, id="two tasks"),
-        pytest.param([*tasks()], marks=pytest.mark.nightly, id="all tasks"),
-    ],
-)
-def test_a_real_server_is_asked(names: list[str], here: Path) -> None:
+@pytest.mark.nightly
+def test_a_real_server_is_asked(here: Path) -> None:
     if MISSING:
         pytest.skip(f"transformers serve needs {', '.join(MISSING)}: pip install 'transformers[serving]'")
     with transformers_serve(here / "model") as (url, model):
-        for name in names:
+        for name in tasks():
             settings = {"base_url": url, "max_tokens": 4, "reply": "plain"}
             player = chat_policy(f"chat:{model}", name, examples=None, **settings)
             replies = player.act([first_request(name)] * 2)

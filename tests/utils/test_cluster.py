@@ -16,7 +16,7 @@ from tests.helpers.clusters import Dying, refusing, squares, surroundings
 pytest.importorskip("ray", reason="clusters need Ray: pip install 'lmrl[ray]'")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_results_come_in_the_order_of_their_items(ray_cluster: str) -> None:
     with Workers[int, tuple[int, int, int]](ray_cluster, 2, squares) as workers:
         assert workers.count == 2
