@@ -37,8 +37,9 @@ TRAINED = (
     *(f"wordle/{name}" for name in ("online_filtered_bc", "ppo")),
     "twenty_questions/partner",
 )
-#: Tests of every change parse these, and one with the paper's settings. The others have the same form.
-READ = (*TRAINED, "paper/maze_po/ppo")
+#: Tests of every change parse these: both kinds of data, a critic, groups, a partner, and the paper's settings. The
+#: others have the same form.
+READ = ("maze_fo/bc", "maze_fo/ilql", "maze_fo/gigpo", "wordle/ppo", "twenty_questions/partner", "paper/maze_po/ppo")
 
 #: Games that an untrained model would not end soon.
 _SHORT = {"maze_fo": {"max_steps": 5}, "maze_po": {"max_steps": 5}}

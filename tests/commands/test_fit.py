@@ -181,7 +181,6 @@ def test_it_is_the_command(data_path: Path, tmp_path: Path, capsys: pytest.Captu
     ("config", "options", "said"),
     [
         ("configs/maze_fo/bd.yaml", {}, "known: configs/maze_fo/"),
-        ("configs/maze_fo/bc.yaml", {"trainer.max_stepz": 3}, "max_steps"),
         ("configs/maze_fo/bc.yaml", {"model.init_args.lr": -1.0}, "lr must be"),
     ],
 )
