@@ -18,6 +18,7 @@ from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.errors import UserError
 from tests.helpers.online import ENV, TINY
+from tests.helpers.ranks import on_ranks
 
 
 @pytest.fixture
@@ -131,6 +132,29 @@ def test_the_next_command_of_a_class_of_ones_own_names_its_module(
 def test_a_run_without_a_bar_is_silent(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", "short.yaml", "--trainer.enable_progress_bar=false"]) == 0
     assert "step 4/4" not in capsys.readouterr().err
+
+
+def log_offline(words: list[str]) -> dict[str, float]:
+    """Train with a logger of Weights & Biases, which keeps its settings for the life of a process."""
+    import wandb
+
+    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
+    assert main(["fit", *words]) == 0
+    run = wandb.run
+    logged = {name: float(run.summary[name]) for name in ("train/loss", "trainer/global_step")}
+    logged["lr"] = float(run.config["lr"])
+    run.finish()
+    return logged
+
+
+@pytest.mark.slow
+def test_a_run_is_logged_to_weights_and_biases_offline(short: Path) -> None:
+    words = ["--config", "short.yaml", "--config", "configs/logger/wandb.yaml", "--model.init_args.lr=0.25"]
+    (logged,) = on_ranks(log_offline, [*words, "--trainer.log_every_n_steps=1", "--trainer.max_steps=2"], world=1)
+    assert logged["train/loss"] > 0.0
+    assert (logged["trainer/global_step"], logged["lr"]) == (1.0, 0.25)
+    (file,) = (short / "runs" / "maze_fo" / "bc").glob("wandb/offline-run-*/*.wandb")
+    assert file.stat().st_size > 0
 
 
 @pytest.mark.parametrize(
