@@ -78,8 +78,9 @@ def test_what_is_trained_on_is_what_lmrl_reads_of_the_episode(rendering: str, tm
     heard: list[Any] = []
 
     def note(environments: Any, completion_ids: Any, **columns: Any) -> list[float]:
+        """Note the episodes. Their rewards differ, so that something is learned even if their returns are equal."""
         heard.extend(environment.episode for environment in environments)
-        return [0.0] * len(environments)
+        return [100.0 * number for number in range(len(environments))]
 
     rollout = TextRollout("maze_fo", rendering, max_new_tokens=6, max_steps=4)
     trainer = grpo(tmp_path, rollout, [note, episode_return])
@@ -108,9 +109,7 @@ def test_what_is_trained_on_is_what_lmrl_reads_of_the_episode(rendering: str, tm
     assert heard[0].observations[0] == heard[1].observations[0] and heard[0].seed == near_the_goal()
     log = trainer.state.log_history[0]
     assert log["rewards/episode_return/mean"] == np.mean([episode.total_reward for episode in heard])
-    assert heard[0].total_reward == heard[1].total_reward or any(
-        not torch.equal(before[name], one) for name, one in trainer.model.state_dict().items()
-    )
+    assert any(not torch.equal(before[name], one) for name, one in trainer.model.state_dict().items())
 
 
 @pytest.mark.parametrize("rendering", ["text", "chat"])
@@ -176,7 +175,7 @@ def logprob(network: GPT2LMHeadModel, read: str, said: str) -> float:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize("served", [False, True])
 def test_the_better_episode_becomes_more_likely(served: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("websockets")
     from tests.helpers.served import serving
