@@ -85,7 +85,7 @@ def test_answers_are_understood_in_wordle(tmp_path: Path) -> None:
     ("task", "player", "env"),
     [
         ("endgames", "optimal", {}),
-        pytest.param("chess", "behaviour", {"opponent": "random"}, marks=pytest.mark.nightly),
+        ("chess", "behaviour", {"opponent": "random"}),
     ],
 )
 @pytest.mark.nightly

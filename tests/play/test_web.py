@@ -604,6 +604,7 @@ def test_the_page_lists_what_can_be_typed_first(task: str, policy: str, count: i
     assert len(game["first_moves"]) == count
 
 
+@pytest.mark.slow
 def test_a_reader_finds_the_words_of_wordle_by_keyboard() -> None:
     with served(Order("wordle", seed=1)) as root, opened(viewport={"width": 390, "height": 800}) as tab:
         tab.goto(f"{root}#k")
@@ -618,6 +619,7 @@ def test_a_reader_finds_the_words_of_wordle_by_keyboard() -> None:
         assert not tab.locator("#listed").is_visible()
 
 
+@pytest.mark.slow
 def test_wordle_to_its_end_in_the_page() -> None:
     word = hidden_word(1)
     with served(Order("wordle", seed=1, advisor="optimal")) as root, opened() as tab:
@@ -781,7 +783,7 @@ def test_hostile_texts_of_people_and_models_stay_texts(monkeypatch: pytest.Monke
         tab.wait_for_selector("#problem:not(:empty)")
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.nightly
 def test_a_narrow_window_is_wide_enough_and_the_words_stand_out(scheme: str) -> None:
     window = {"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}
