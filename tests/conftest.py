@@ -19,19 +19,28 @@ from tests.helpers.online import TINY, trainer
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-__all__ = ["bc_run", "data_path", "player", "ray_cluster", "run_of", "seer"]
+__all__ = ["bc_run", "data_path", "player", "ray_cluster", "run_of", "seeded", "seer"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
+def seeded() -> None:
+    """Begin each module with the same random numbers, whatever ran before."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
 def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of the maze. No test may change the file."""
     return generate("maze_fo", 30, 0, tmp_path_factory.mktemp("data") / "maze.parquet", progress=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bc_run(tmp_path_factory: pytest.TempPathFactory, data_path: Path) -> str:
+    """The folder of a run. Tests that write into it copy it first."""
     root = tmp_path_factory.mktemp("runs") / "maze_fo" / "bc"
-    torch.manual_seed(0)
-    trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        trainer(root, 5, [KeepLast()]).fit(BC(architecture=TINY), MazeDataModule("maze_fo", path=str(data_path)))
     return str(root)
 
 

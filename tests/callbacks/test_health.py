@@ -99,7 +99,7 @@ def test_an_online_run_logs_its_health(critic: str, bc_run: str, tmp_path: Path)
     assert {name.partition("/")[2] for name in logged} == expected
     if critic == "shared":
         shares = [float(row["ppo/critic_share"]) for row in rows(tmp_path) if row["ppo/critic_share"]]
-        assert shares and all(0.0 <= share <= 1.0 for share in shares) and max(shares) > 0.1
+        assert shares and all(0.0 <= share <= 1.0 for share in shares) and max(shares) > 0.05
 
 
 def test_the_noise_scale_of_health_is_in_episodes(bc_run: str, tmp_path: Path) -> None:

@@ -29,11 +29,18 @@ NAME = "zoo:maze_fo/bc"
 
 
 @pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> Path:
+def tuned_run(tmp_path_factory: pytest.TempPathFactory, bc_run: str) -> str:
+    """A copy of the BC run, for which settings were chosen."""
+    run = shutil.copytree(bc_run, tmp_path_factory.mktemp("tuned") / "maze_fo" / "bc")
+    (run / "tuned.json").write_text('{"settings": {"temperature": 0.5}}', encoding="utf-8")
+    return str(run)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory, tuned_run: str) -> Path:
     """A zoo of one policy, made by the command."""
     folder = tmp_path_factory.mktemp("zoo")
-    Path(bc_run, "tuned.json").write_text('{"settings": {"temperature": 0.5}}', encoding="utf-8")
-    assert main(["zoo", "add", bc_run, "--to", str(folder), "--episodes", "5"]) == 0
+    assert main(["zoo", "add", tuned_run, "--to", str(folder), "--episodes", "5"]) == 0
     return folder
 
 
@@ -45,7 +52,7 @@ def here(policies: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_name_stands_wherever_a_policy_is_asked_for(
-    here: Path, bc_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, tuned_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert zoo_policies() == zoo_policies("maze_fo") == [NAME] and zoo_policies("wordle") == []
     assert load_policy(NAME).policy._settings.temperature == 0.5  # type: ignore[attr-defined]
@@ -56,8 +63,8 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     out = str(tmp_path / "out")
     assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
     assert f"maze_fo, policy {NAME}: 1 episode, seed 0, temperature 0.5\n" in capsys.readouterr().out
-    assert main(["evaluate", "--policy", bc_run, "--episodes", "1", "--out", out]) == 0
-    assert f"maze_fo, policy {bc_run}: 1 episode, seed 0, as trained\n" in capsys.readouterr().out
+    assert main(["evaluate", "--policy", tuned_run, "--episodes", "1", "--out", out]) == 0
+    assert f"maze_fo, policy {tuned_run}: 1 episode, seed 0, as trained\n" in capsys.readouterr().out
     assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--out", out]) == 0
     assert read_json(tmp_path / "out" / "scores.json")["provenance"]["decoding"] == {"temperature": 0.5}
     assert main(["evaluate", "--policy", NAME, "--episodes", "1", "--rerank", "--out", out]) == 0
@@ -65,9 +72,9 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
 
-def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, bc_run: str) -> None:
+def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, tuned_run: str) -> None:
     ours = load_module(NAME).state_dict()
-    theirs = load_module(bc_run).state_dict()
+    theirs = load_module(tuned_run).state_dict()
     assert all(torch.equal(ours[name], tensor.half().float()) for name, tensor in theirs.items())
     kinds = {t.dtype for t in load_file(here / "maze_fo" / "bc" / "model.safetensors").values()}
     assert kinds == {torch.float16}
