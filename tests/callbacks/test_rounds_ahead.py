@@ -80,7 +80,7 @@ def test_worker_processes_play_what_one_process_plays_though_one_dies(
     assert not (tmp_path / "die-1").exists()
 
 
-@pytest.mark.parametrize("k", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("k", [1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_each_round_is_played_with_the_weights_of_k_rounds_before(k: int, bc_run: str, tmp_path: Path) -> None:
     playing = Noting(max_staleness=k)
     learned(partial(PPO, pretrained=bc_run, critic_warmup_rounds=0, **FAST), tmp_path, playing)
@@ -115,7 +115,7 @@ class Columns(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cap", [1.1, None])
+@pytest.mark.parametrize("cap", [1.1, pytest.param(None, marks=pytest.mark.nightly)])
 def test_stale_rounds_are_corrected_by_truncated_importance_weights(
     cap: float | None, bc_run: str, tmp_path: Path
 ) -> None:
@@ -202,7 +202,7 @@ class Copying(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str, tmp_path: Path) -> None:
     kind = partial(PPO, pretrained=bc_run, **FAST)
     saving = [KeepLast(every_n_steps=2), Copying()]
