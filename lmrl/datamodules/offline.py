@@ -32,7 +32,7 @@ from lmrl.losses import returns_to_go
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for
+from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for, special_ids
 from lmrl.tokens.segments import Segment, segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
@@ -490,6 +490,7 @@ class OfflineDataModule(L.LightningDataModule):
         runs: list[Run] = []
         n_actions = 0
         n_observation_tokens = 0
+        said: set[int] = set()  # ids of actions
         n_cut = 0  # episodes of which the policy does not read all in front of each action
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
         rank, world = rank_and_world_size()
@@ -499,6 +500,7 @@ class OfflineDataModule(L.LightningDataModule):
             parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
             n_cut += len(parts) > 1 or parts[0].col[0] + 1 == window.tokens
             for segment in parts:
+                said.update(segment.token.tolist())
                 n_actions += len(segment.col)
                 n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(parts), size):
@@ -507,6 +509,12 @@ class OfflineDataModule(L.LightningDataModule):
             rank_zero_warn(
                 f"{self.path}: dialogues that are longer than the {window.tokens} tokens that the policy reads: "
                 f"{n_cut} of {len(episodes)}; their beginnings are left out (a model with more positions reads more)"
+            )
+        never = said & special_ids(encoder.tokenizer, encoder.end)
+        if never and shuffle:
+            rank_zero_warn(
+                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
+                f"{', '.join(map(repr, encoder.tokenizer.convert_ids_to_tokens(sorted(never))))}"
             )
         together = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)

@@ -31,7 +31,7 @@ from lmrl.errors import UserError, in_one_line, unknown
 
 __all__ = [
     "RENDERINGS", "ChatEncoder", "Encoder", "Ids", "Window", "adds_bos", "encoder_for", "invalid_ids", "render_chat",
-    "stop_ids",
+    "special_ids", "stop_ids",
 ]  # fmt: skip
 
 Ids: TypeAlias = tuple[int, ...]
@@ -439,8 +439,13 @@ def invalid_ids(
 ) -> Tensor:
     """``(vocabulary,)`` bool: special ids but ``end``, and ids that pad the vocabulary beyond the tokenizer's."""
     mask = torch.arange(vocabulary) >= len(tokenizer)
-    special = set(tokenizer.all_special_ids)
-    # Models have more of them than they name, such as other ends of a turn and reserved ones.
-    special.update(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
-    mask[[token for token in special if token < vocabulary and token != end]] = True
+    mask[[token for token in special_ids(tokenizer, end) if token < vocabulary]] = True
     return mask.to(device)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase, end: int | None = None) -> set[int]:
+    """Return the ids that stand for no text, such as BOS, but not ``end``."""
+    found = set(tokenizer.all_special_ids)
+    # Models have more of them than they name, such as other ends of a turn and reserved ones.
+    found.update(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
+    return found - {end}

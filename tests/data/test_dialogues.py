@@ -139,6 +139,15 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     assert short.max_action_tokens == 350, "half of what the model reads"
 
 
+def test_special_tokens_in_replies_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "Hello<|endoftext|> you", reward=1)])
+    data = OfflineDataModule(None, path=str(file), val_fraction=0.0)
+    with pytest.warns(
+        UserWarning, match=r"special tokens of the tokenizer, which policies never say: '<\|endoftext\|>'"
+    ):
+        fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+
+
 @pytest.mark.parametrize("name", ["bc", "filtered_bc", "ilql"])
 def test_the_file_of_the_configurations_must_be_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--config", f"configs/dialogues/{name}.yaml", "--model.init_args.pretrained=null"]) == 2
