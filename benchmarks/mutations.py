@@ -157,7 +157,7 @@ MUTATIONS = (
     Mutation(
         "PPO by turns", "sign", "the ratio is upside down",
         "losses/policy_gradient.py",
-        "log_ratio = now.logprob - old_logprob", "log_ratio = old_logprob - now.logprob",
+        "ratio = log_ratio.exp()", "ratio = (-log_ratio).exp()",
         (TURN_PPO, f"{EXACT}ratios_of_turns_give_the_gradient_of_the_return"),
     ),
     Mutation(

@@ -24,10 +24,17 @@ from lmrl.training.reporting import LossReporter
 from lmrl.types import Episode
 from tests.helpers.mortal import MortalPPO
 from tests.helpers.online import ENV, fit, rounds
+from tests.helpers.ranks import fork_context
 
 pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
 
 FAST: dict[str, Any] = {"lr": 1e-2, "lr_schedule": "constant", "warmup_steps": 0, "entropy_weight": 1.0}
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes that play be forks of one that has imported all, where each would import it again."""
+    monkeypatch.setattr("lmrl.utils.worker_processes.get_context", lambda method: fork_context())
 
 
 class Noting(RolloutCollection):
@@ -80,6 +87,7 @@ def test_worker_processes_play_what_one_process_plays_though_one_dies(
     assert not (tmp_path / "die-1").exists()
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("k", [1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_each_round_is_played_with_the_weights_of_k_rounds_before(k: int, bc_run: str, tmp_path: Path) -> None:
     playing = Noting(max_staleness=k)
@@ -114,6 +122,7 @@ class Columns(Callback):
         self.batches.append(dict(batch.columns))
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 @pytest.mark.parametrize("cap", [1.1, pytest.param(None, marks=pytest.mark.nightly)])
 def test_stale_rounds_are_corrected_by_truncated_importance_weights(
@@ -145,6 +154,7 @@ def test_stale_rounds_are_corrected_by_truncated_importance_weights(
     assert noting.batches[0]["importance"].numpy() == pytest.approx(1.0, abs=1e-4), "the first round is not stale"
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_is_learned_from_once_is_not_scored_again(bc_run: str, tmp_path: Path) -> None:
     """The weights are those of the step: of the policy then, against what was noted in play."""
     noting = Columns()
@@ -161,6 +171,7 @@ def test_what_is_learned_from_once_is_not_scored_again(bc_run: str, tmp_path: Pa
     assert column(tmp_path, "grpo/clipfrac")[1] > 0.0
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_values_that_guide_play(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     data: dict[str, Any] = {"path": str(data_path), "offline": True, "keep_replay": True, "batches": 2}
@@ -172,6 +183,7 @@ def test_values_that_guide_play(bc_run: str, data_path: Path, tmp_path: Path) ->
     assert_equal(*runs)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_of_adapters_only_their_weights_are_sent(bc_run: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
@@ -201,6 +213,7 @@ class Copying(Callback):
             shutil.copy(root / "last.ckpt", root / "sixth.ckpt")
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_resumed_run_plays_the_rounds_that_were_under_way(k: int, bc_run: str, tmp_path: Path) -> None:
@@ -234,6 +247,7 @@ class Failing(PPO):
         raise UserError("this policy cannot play")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_failure_of_the_players_ends_the_run(bc_run: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^this policy cannot play$"):
         learned(partial(Failing, pretrained=bc_run), tmp_path, Noting(max_staleness=1))
