@@ -82,7 +82,11 @@ def test_online_learning_is_that_of_one_process(
     for name in strategies:
         for rows in on_ranks(learn, name, kind, bc_run, str(data_path), tmp_path / name):
             for row, expected in zip(rows, one, strict=True):
-                assert row == pytest.approx(expected, abs=1e-5, rel=1e-4), name
+                assert row.keys() == expected.keys()
+                for key, value in row.items():
+                    # The noise scale is divided by a signal near 0, so that rounding has a larger part in it.
+                    tolerance = 1e-2 if key == "train/noise_scale" else 1e-4
+                    assert value == pytest.approx(expected[key], abs=1e-5, rel=tolerance), (name, key)
 
 
 @pytest.mark.nightly
