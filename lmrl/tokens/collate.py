@@ -74,6 +74,10 @@ def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
     return int(saved[best]), start + 1 + best
 
 
+_RowKey: TypeAlias = tuple[bytes, int]
+"""A row by its context, and its number among the rows with that context."""
+
+
 class RowLayout:
     """The rows of a batch, and the place where each segment is read.
 
@@ -95,12 +99,9 @@ class RowLayout:
 
         # A key that begins another one is read there, so only the longest ones become branches.
         leaf = _leaves(keys)
-        # By row, the byte at which each branch begins. A row is named by its context, and a number if it is not alone.
-        self._branches: dict[tuple[bytes, int], dict[bytes, int]] = {}
-        shifts: dict[
-            bytes, tuple[tuple[bytes, int], int]
-        ] = {}  # by leaf, its row and the ids of the branches before it
-        lengths: dict[tuple[bytes, int], int] = {}  # by row, its bytes so far
+        self._branches: dict[_RowKey, dict[bytes, int]] = {}  # by row, the byte at which each branch begins
+        shifts: dict[bytes, tuple[_RowKey, int]] = {}  # by leaf, its row and the ids of the branches before it
+        lengths: dict[_RowKey, int] = {}  # by row, its bytes so far
         newest: dict[bytes, int] = {}  # by context, the number of its last row
         leaves = dict.fromkeys(leaf.values())
         # A mask is for all rows of a batch, so one row that is longer rules out branches in the others.
