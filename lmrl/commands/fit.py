@@ -336,8 +336,8 @@ def _check_first(argv: Sequence[str]) -> None:
 def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a last checkpoint.
 
-    A run that was killed before its first checkpoint makes room for the new one: a cluster may start the same command
-    again with nobody there to choose.
+    A run that was killed before its first checkpoint is moved away, since a cluster starts the same command again and
+    cannot choose.
 
     Raises:
         UserError: a checkpoint is named too.

@@ -185,7 +185,7 @@ class OfflineDataModule(L.LightningDataModule):
             consecutive: segments of an episode that stay together, which saves work where neighbours overlap.
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
-            num_workers: processes that prepare batches; 0 does it in this one.
+            num_workers: processes that prepare batches; 0 does it in this one, and has another order of batches.
             env: arguments of the environment with which a generated dataset is recorded.
             behaviour: the behaviour policy of a generated dataset, see `lmrl.data.recording`; None: the task's own.
             rendering: ``text``: all texts, one after the other; ``chat``: a dialogue in the form of the tokenizer's
