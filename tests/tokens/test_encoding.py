@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lmrl.callbacks import KeepLast
+from lmrl.checkpoints.saving import generation_defaults
 from lmrl.data import generate
 from lmrl.datamodules import MazeDataModule
 from lmrl.envs.registry import chat_prompt, task
@@ -501,3 +502,10 @@ def test_a_template_that_fails_is_said_in_one_line(template: str, monkeypatch: p
         ChatEncoder(tokenizer(template))
     assert "\n" not in str(error.value)
     assert sys.gettrace() is before
+
+
+def test_generation_pads_with_the_end_of_texts_where_a_tokenizer_has_no_padding() -> None:
+    """Left open, `generate` pads with the first id that ends an action, a line break."""
+    module = BC(architecture=TINY)
+    module.tokenizer.pad_token = None
+    assert generation_defaults(module).pad_token_id == module.tokenizer.eos_token_id
