@@ -12,7 +12,7 @@ from lmrl.data.floor import entropy_floor
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import DIALOGUES
-from lmrl.errors import UserError, counted
+from lmrl.errors import UserError, counted, terminated_by_exception
 from lmrl.evaluation.intervals import student_mean
 from lmrl.partners import environment
 from lmrl.utils.configuration import env_arguments, named_values
@@ -43,6 +43,7 @@ def generate_command(
     chat: list[str] | None = None,
     vllm: list[str] | None = None,
     overwrite: bool = False,
+    resume: bool = False,
 ) -> None:
     """Record a dataset; the same seed gives the same file.
 
@@ -61,6 +62,7 @@ def generate_command(
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
         vllm: settings of a behaviour or partner at a vLLM server, e.g. tokenizer=models/llama.
         overwrite: take the place of a file with other settings (the same dataset is always recorded again).
+        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any.
     """
     if chat and partner is None:
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
@@ -70,10 +72,10 @@ def generate_command(
         raise UserError("vllm sets a player at a vLLM server: --behaviour (or --partner) vllm:URL#MODEL is missing")
     spoken = second if second != partner or partner is None else partner_argument(partner, chat)
     arguments = {**env_arguments(env), **({} if spoken is None else {"partner": spoken})}
-    shown = sys.stderr.isatty()
     part = _part(shard)
-    more: dict[str, Any] = {"behaviour": player, "shard": part, "ray": ray, "overwrite": overwrite}
-    path = generate(task, size, seed, out, workers, shown, arguments, **more)
+    more: dict[str, Any] = {"behaviour": player, "shard": part, "ray": ray, "overwrite": overwrite, "resume": resume}
+    with terminated_by_exception():
+        path = generate(task, size, seed, out, workers, env=arguments, **more)
     print(f"written to {path}")
 
 

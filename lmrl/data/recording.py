@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.data.storage import check_place, read_episodes, write_episodes
+from lmrl.data.storage import check_place, read_episodes, read_metadata, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
@@ -90,7 +90,7 @@ def _player(task_name: str, behaviour: str | Mapping[str, Any], env: Mapping[str
     return make_policy(task_name, name, env)
 
 
-_Played: TypeAlias = tuple[list[Episode], UserError | KeyboardInterrupt | None]
+_Played: TypeAlias = tuple[list[Episode], UserError | KeyboardInterrupt | SystemExit | None]
 """What was finished, and what stopped the rest."""
 
 _Chunk: TypeAlias = tuple[str, int, int, int, Mapping[str, Any], Behaviour]
@@ -130,6 +130,7 @@ def generate(
     shard: tuple[int, int] | None = None,
     ray: str | None = None,
     overwrite: bool = False,
+    resume: bool = False,
 ) -> Path:
     """Record episodes and write them with their origin as metadata.
 
@@ -139,20 +140,21 @@ def generate(
         seed: decides every episode; another number of workers, or a longer dataset, does not change them.
         out: a ``.parquet`` or ``.jsonl`` file; None: `dataset_path`.
         workers: processes that play; None: one, or with `ray` as many as the cluster has cores for.
-        progress: show a progress bar on standard error.
+        progress: show on standard error how far it is: with a bar in a terminal, else with a line every half minute.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
         behaviour: who plays instead of the task's own player, as of `recording_setup`.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
         overwrite: the file may take the place of a dataset with other settings; the same one is always recorded again.
+        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any.
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
 
     Raises:
-        UserError: for an unknown task or player, or a number out of range; if there is a file with other settings; if a
-            partner or an opponent gives up; and if processes that play die over the same episodes again and
+        UserError: for an unknown task or player, or a number out of range; if there is a file with other settings, or
+            one to resume; if a partner or an opponent gives up; and if processes that play die over the same episodes again and
             again (what one that dies was at is played again). After any exception, Ctrl-C included, the finished
             episodes are kept in a ``.partial`` file next to it; the message or a line on stderr names it.
     """
@@ -178,10 +180,16 @@ def generate(
         **({} if shard is None else {"shard": list(shard)}),
     }
     check_place(path, metadata, overwrite)
-    firsts = range(first, last, _CHUNK)
+    before = _kept_before(path, metadata) if resume else 0
+    firsts = range(first + before, last, _CHUNK)
     chunks: list[_Chunk] = [(task_name, seed, at, min(at + _CHUNK, last), env, behaviour) for at in firsts]
     played = _episodes(chunks, alone, ray)
-    return _write(path, _shown(played, task_name, last - first, progress), metadata)
+    if before:
+        played = chain(islice(read_episodes(_partial(path)), before), played)
+    _write(path, _shown(played, task_name, last - first, progress), metadata)
+    if resume:
+        _partial(path).unlink(missing_ok=True)
+    return path
 
 
 def _name(behaviour: Behaviour) -> str | None:
@@ -196,7 +204,26 @@ def _part_of(size: int, shard: tuple[int, int] | None) -> tuple[int, int]:
     return size * part // parts, size * (part + 1) // parts
 
 
-def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> Path:
+def _partial(path: Path) -> Path:
+    """Return the file that keeps the finished episodes of an interrupted recording."""
+    return path.with_name(f"{path.stem}.partial{path.suffix}")
+
+
+def _kept_before(path: Path, metadata: Mapping[str, Any]) -> int:
+    """Return how many episodes of an interrupted recording are not played again.
+
+    Only whole chunks count: in the last one, later episodes may have ended before earlier ones.
+    """
+    partial = _partial(path)
+    if not partial.is_file():
+        return 0
+    if read_metadata(partial) != json.loads(json.dumps(metadata)):  # tuples become lists, as in the file
+        raise UserError(f"{partial} is of another dataset: leave out resume to begin anew")
+    count = sum(1 for _ in read_episodes(partial))
+    return count - count % _CHUNK
+
+
+def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> None:
     """Write a file under its name when it is complete, and what there is under another if the play breaks off.
 
     Until then it has a name of its own: processes that record the same dataset at the same time write the same file.
@@ -208,11 +235,11 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
             count = write_episodes(own, _until_error(played, failed), metadata)
             if not failed:
                 own.replace(path)
-                return path
+                return
             error = failed[0]
             if count == 0:
                 raise error
-            kept = path.with_name(f"{path.stem}.partial{path.suffix}")
+            kept = _partial(path)
             own.replace(kept)
         finally:
             own.unlink(missing_ok=True)
@@ -226,7 +253,7 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -
 def _until_error(played: Iterable[Episode], failed: list[BaseException]) -> Iterator[Episode]:
     try:
         yield from played
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         failed.append(error)
 
 
@@ -263,7 +290,7 @@ def _finished(played: _Played) -> Iterator[Episode]:
 
 
 def _play_chunk(chunk: _Chunk) -> _Played:
-    """Episodes ``first`` to ``last - 1``, or those that were finished when a partner gave up or Ctrl-C came."""
+    """Episodes ``first`` to ``last - 1``, or those that were finished when a partner gave up or a signal came."""
     task_name, seed, first, last, env, behaviour = chunk
     recipe, make_env = recording_setup(task_name, env, behaviour)
     starts = (recipe.start(seed, index) for index in range(first, last))
@@ -271,7 +298,7 @@ def _play_chunk(chunk: _Chunk) -> _Played:
     try:
         for item in rollout(recipe.policy, make_env, starts, task=task_name, stop=recipe.stop):
             played.append(item)  # one by one: an error must not take the others with it
-    except (UserError, KeyboardInterrupt) as error:
+    except (UserError, KeyboardInterrupt, SystemExit) as error:
         return in_order(played), error
     return in_order(played), None
 

@@ -289,7 +289,8 @@ def run_cell(cell: Cell, order: Order, processes: Processes, say: Callable[[str]
         if step.name == "fit":
             train(cell, processes, say)
         elif not (is_done(cell, step) or _is_needless(cell, step, order)):
-            processes.run(step, cell.folder)
+            more = ("--resume",) if cell.algorithm == DATA else ()
+            processes.run(step, cell.folder, *more)
     return finish(cell, order)
 
 

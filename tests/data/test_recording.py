@@ -245,7 +245,10 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
     assert 30 < len(kept) < 128  # of the chunk in which it gave up
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect")], ids=["Ctrl-C", "defect"])
+_ENDS = [KeyboardInterrupt(), SystemExit(143), RuntimeError("a defect")]
+
+
+@pytest.mark.parametrize("error", _ENDS, ids=["Ctrl-C", "SIGTERM", "defect"])
 def test_whatever_ends_a_recording_loses_no_finished_episode(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,10 +269,44 @@ def test_whatever_ends_a_recording_loses_no_finished_episode(
     assert not out.exists() and len(kept) >= 128
     assert f"note: the {len(kept)} episodes that were finished are in" in capsys.readouterr().err
 
+    with pytest.raises(UserError, match=r"maze\.partial\.parquet is of another dataset"):
+        generate("maze_fo", 1240, seed=1, out=out, progress=False, resume=True)
+    monkeypatch.setattr(Maze, "turn", turn)
+    starts: list[Any] = []
+    reset = Maze.reset
+
+    def counted(self: Maze, **start: Any) -> Any:
+        starts.append(start)
+        return reset(self, **start)
+
+    monkeypatch.setattr(Maze, "reset", counted)
+    generate("maze_fo", 1240, out=out, progress=False, resume=True)
+    assert len(starts) == 1240 - len(kept) // 128 * 128
+    assert list(tmp_path.iterdir()) == [out]
+    monkeypatch.undo()
+    generate("maze_fo", 1240, out=tmp_path / "at once.parquet", progress=False)
+    assert out.read_bytes() == (tmp_path / "at once.parquet").read_bytes()
+
+
+def test_sigterm_loses_no_finished_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+    turn = Maze.turn
+
+    def killed(self: Maze, action: str) -> Any:
+        turns.append(action)
+        if len(turns) == 2_000:
+            signal.raise_signal(signal.SIGTERM)
+        return turn(self, action)
+
+    monkeypatch.setattr(Maze, "turn", killed)
+    assert main(["data", "generate", "maze_fo", "--out", str(tmp_path / "maze.parquet")]) == 143
+    (kept,) = tmp_path.iterdir()
+    assert kept.name == "maze.partial.parquet" and len(list(read_dataset(kept))) > 0
+
 
 def test_a_log_file_shows_how_far_a_recording_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lmrl.data.recording.LogLines", partial(LogLines, seconds=0.0))
-    generate("maze_fo", 3, out=tmp_path / "three.jsonl")
+    main(["data", "generate", "maze_fo", "--size", "3", "--out", str(tmp_path / "three.jsonl")])
     assert "recording maze_fo: 2/3 episodes\n" in capsys.readouterr().err

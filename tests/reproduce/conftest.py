@@ -28,6 +28,7 @@ from pathlib import Path
 
 verb, words = sys.argv[1], sys.argv[2:]
 if verb == "data":
+    assert words[-1] == "--resume"  # a recording that was broken off goes on
     made = Path(os.environ["LMRL_DATA"], Path("dataset-name").read_text())
     made.parent.mkdir()
     shutil.copy("prepared/data.parquet", made)
