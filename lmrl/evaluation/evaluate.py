@@ -86,13 +86,15 @@ class Evaluation:
           without one, and where arguments have changed the environment.
         - ``success_ci`` is Wilson's interval, as if starts were drawn too.
         - ``illegal_rate`` is the share of actions that the rules did not accept.
-        - ``warnings`` names values outside of the task's published constants (nothing is clipped), says if there are no
-          constants, whether fixed starts were not played equally often, and whether a single episode was played.
+        - ``warnings`` names values outside of the task's published constants (nothing is clipped; other arguments of
+          the environment have none), says if there are no constants, whether fixed starts were not played equally
+          often, and whether a single episode was played.
         """
         task = registry.task(self.task)
         published = task.scores
-        # An environment with other settings is another game, which the task's own scale does not measure.
-        own_scale = None if self.provenance.get("env") else task.own_scale
+        # An environment with other settings is another game, which no scale of the task measures.
+        is_own_game = not self.provenance.get("env")
+        own_scale = task.own_scale if is_own_game else None
         table = EpisodeTable.of(self.episodes)
         returns = table.returns.tolist()
         means = table.means()
@@ -114,7 +116,11 @@ class Evaluation:
             "illegal_rate": means["illegal_rate"],
             "seed": self.seed,
             "starts": self.starts,
-            "warnings": [*_warnings(returns, published), *_uneven(len(returns), self.starts), *_single(len(returns))],
+            "warnings": [
+                *(_warnings(returns, published) if is_own_game else ()),
+                *_uneven(len(returns), self.starts),
+                *_single(len(returns)),
+            ],
             "provenance": dict(self.provenance),
         }
 
@@ -373,11 +379,11 @@ def _uneven(episodes: int, starts: int) -> list[str]:
     """Return a warning if fixed starts, which are taken in turn, were not played equally often."""
     if starts == 0 or episodes % starts == 0:
         return []
-    which = f"only the first {episodes}" if episodes < starts else "some more often than others"
-    return [
-        f"of the {starts} fixed starts the {episodes} episodes play {which}, and the mean is theirs; play a multiple "
-        f"of {starts}"
-    ]
+    if episodes < starts:
+        which = f"only the first {episodes} of the {starts} fixed starts were played"
+    else:
+        which = f"some of the {starts} fixed starts were played more often than others"
+    return [f"{which}, and the mean is theirs; play a multiple of {starts}"]
 
 
 def _single(episodes: int) -> list[str]:
