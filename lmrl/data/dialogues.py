@@ -18,7 +18,10 @@ def is_dialogue(record: Any) -> bool:
     """Return True for a row with messages, even if they are misspelt; the rows of `write_episodes` have none."""
     if not isinstance(record, Mapping):
         return False
-    return "messages" in record or bool(get_close_matches("messages", map(str, record), n=1, cutoff=0.8))
+    if "messages" in record:
+        return True
+    # The search for a misspelling would take longer than reading a row of `write_episodes`.
+    return "observations" not in record and bool(get_close_matches("messages", map(str, record), n=1, cutoff=0.8))
 
 
 def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
