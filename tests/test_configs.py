@@ -21,7 +21,7 @@ from tests.helpers.ranks import on_ranks
 
 CONFIGS = configs_folder()
 # Two games of an untrained model are sometimes equal, or both lost.
-pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |all advantages)")
 
 RUNS = sorted(path for path in CONFIGS.glob("*/*.yaml") if path.parent.name in tasks())
 PAPER = sorted(CONFIGS.glob("paper/*/*.yaml"))

@@ -77,7 +77,8 @@ class RoundHealth:
             return None
         last, best, best_variance = self.best
         error = (variance + best_variance) ** 0.5
-        if best - mean <= ERRORS * error:
+        rounding = 1e-9 * max(1.0, abs(best))
+        if best - mean <= ERRORS * error + rounding:
             return None
         # Without an error, all starts of both windows returned the same.
         by = f"{(best - mean) / error:.1f} standard errors" if error else "returns within each do not differ"

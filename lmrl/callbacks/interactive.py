@@ -8,7 +8,7 @@ import lightning as L
 from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks.progress import say, while_evaluating
-from lmrl.callbacks.saving import save_run
+from lmrl.callbacks.saving import is_between_steps, save_run
 from lmrl.decoding.sampling import check_decoding
 from lmrl.envs.registry import DIALOGUES
 from lmrl.envs.registry import task as task_of
@@ -93,7 +93,8 @@ class InteractiveEvaluation(Callback):
         step = trainer.global_step
         if self.task is DIALOGUES:
             return
-        if step and (step % self.every_n_steps == 0 or step == trainer.max_steps):
+        is_due = step > 0 and (step % self.every_n_steps == 0 or step == trainer.max_steps)
+        if is_due and is_between_steps(trainer):  # a run that is resumed at this step was evaluated before
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:

@@ -169,7 +169,7 @@ class RolloutCollection(Callback):
         self.workers = workers
         self.max_staleness = max_staleness
         self.stop_fallen = stop_fallen
-        self.correction = RolloutCorrection(importance_cap, max_gap=None)
+        self.correction = RolloutCorrection(importance_cap, max_gap=None, is_stale=True)
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
         self._ahead: RoundsAhead | None = None
@@ -408,7 +408,9 @@ class RolloutCollection(Callback):
     # -- the rest -----------------------------------------------------------------------------------------------
 
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """End the workers, and what they play ahead."""
+        """End the workers, and what they play ahead. The module may be trained again with rounds of another kind."""
+        if isinstance(pl_module, PolicyGradient):
+            pl_module.correct_rollouts(None)
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None

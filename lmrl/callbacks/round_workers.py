@@ -88,7 +88,7 @@ class RoundWorkers:
             step: the number of optimizer steps that they have learned from.
         """
         tensors = {}
-        for name, tensor in _moving(self._module.copy_for_rollouts()).items():
+        for name, tensor in _moving(self._module).items():
             tensors[name] = tensor.detach().to("cpu", copy=True)
         return Weights(step, tensors)
 
@@ -154,6 +154,10 @@ def _tensors(module: LanguageModule) -> dict[str, Tensor]:
 
 
 def _moving(module: LanguageModule) -> dict[str, Tensor]:
-    """Those that training may change: all but what is frozen in the language model that learns, under its adapters."""
+    """Those of the rollouts that training may change.
+
+    What is frozen in the language model that learns, under its adapters, does not change.
+    """
     frozen = {id(parameter) for parameter in module.trainable_model.parameters() if not parameter.requires_grad}
-    return {name: tensor for name, tensor in _tensors(module).items() if id(tensor) not in frozen}
+    played = _tensors(module.copy_for_rollouts())  # the same tensors, without those that only learning needs
+    return {name: tensor for name, tensor in played.items() if id(tensor) not in frozen}

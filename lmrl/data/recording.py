@@ -154,9 +154,9 @@ def generate(
 
     Raises:
         UserError: for an unknown task or player, or a number out of range; if there is a file with other settings, or
-            one to resume; if a partner or an opponent gives up; and if processes that play die over the same episodes again and
-            again (what one that dies was at is played again). After any exception, Ctrl-C included, the finished
-            episodes are kept in a ``.partial`` file next to it; the message or a line on stderr names it.
+            one to resume; if a partner or an opponent gives up; and if processes that play die over the same episodes
+            again and again (what one that dies was at is played again). After any exception, Ctrl-C included, the
+            finished episodes are kept in a ``.partial`` file next to it; the message or a line on stderr names it.
     """
     row = task(task_name)
     env = dict(env or {})

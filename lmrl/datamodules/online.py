@@ -99,8 +99,10 @@ class OnlineDataModule(OfflineDataModule):
         """Take the requirements of the algorithm; see `OfflineDataModule.configure_batches`.
 
         Raises:
-            UserError: if it prepares recorded episodes, which this datamodule does not have.
+            UserError: if it prepares recorded episodes, or reads their returns, which this datamodule does not have.
         """
+        if spec.returns_gamma is not None:
+            raise UserError("an algorithm that learns from returns to go needs an offline datamodule")
         if spec.prepare is not None:
             raise UserError("an algorithm that prepares recorded episodes needs an offline datamodule")
         self.spec = spec

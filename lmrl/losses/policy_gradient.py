@@ -586,8 +586,9 @@ class KLController:
             )
 
     def after(self, kl_weight: float, kl: float, samples: int) -> float:
-        """Return the coefficient after a round with this number of samples and this mean KL."""
+        """Return the coefficient after a round with this number of samples and this mean KL, at least a tenth."""
         if self.target is None or self.horizon is None:
             return kl_weight
         error = min(0.2, max(-0.2, kl / self.target - 1.0))
-        return kl_weight * (1.0 + error * samples / self.horizon)
+        # Beyond five horizons of samples the published factor could be negative.
+        return kl_weight * max(0.1, 1.0 + error * samples / self.horizon)

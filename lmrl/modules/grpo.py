@@ -94,6 +94,10 @@ class GRPO(PolicyGradient):
             turn_rewards.append(np.add.reduceat(reward, episode.turn_starts))  # (turns,)
 
         advantages = self.turn_advantages(rollout, turn_rewards)
+        if np.allclose(joined(advantages), 0.0):
+            rank_zero_warn(
+                "all advantages of this round are 0 (do its returns differ?): nothing can be learned from it"
+            )
         for episode, advantage in zip(rollout, advantages, strict=True):
             episode.columns["logprob"] = episode.logprob
             episode.columns["ref_logprob"] = episode.ref_logprob
@@ -132,8 +136,6 @@ class GRPO(PolicyGradient):
         # Of the plain returns: without discount and KL penalty.
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
         same = np.isclose(spreads, 0.0)
-        if same.all():
-            rank_zero_warn("in no group of this round do returns differ: nothing can be learned from it")
         return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
 
     def groups(self, episodes: Sequence[Episode]) -> list[int]:

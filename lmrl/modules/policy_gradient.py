@@ -112,11 +112,8 @@ class RolloutCorrection:
     """Weigh losses by `lmrl.losses.importance_weights` of at most this; None: not at all."""
     max_gap: float | None = 0.1
     """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: none."""
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether older weights may have played: only then is no gap too large."""
-        return self.max_gap is None
+    is_stale: bool = False
+    """Whether older weights may have played, on purpose."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", importance_cap=self.importance_cap, max_gap=self.max_gap)
@@ -138,6 +135,8 @@ class PolicyGradient(LanguageModule):
     warmup_rounds = 0
     #: What is done about rounds that another program has sampled; None: the module's own policy samples them.
     correction: RolloutCorrection | None = None
+    #: Whether the KL penalty is part of the rewards, instead of the loss.
+    use_kl_in_reward = True
     reporter: RoundReporter
     ref_model: nn.Module
     invalid: Tensor
@@ -169,8 +168,8 @@ class PolicyGradient(LanguageModule):
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: only one of `kl_target` and `kl_horizon`, a number outside of its range, adapters with dropout,
-                and as `LanguageModule`.
+            UserError: only one of `kl_target` and `kl_horizon`, or a target without a `kl_weight`; a number outside of
+                its range; adapters with dropout; and as `LanguageModule`.
         """
         lora = shared.get("lora") or {}
         if lora.get("lora_dropout"):
@@ -187,6 +186,8 @@ class PolicyGradient(LanguageModule):
         self.bc_weight = bc_weight
         self.loss_agg_mode = loss_agg_mode
         self.kl_controller = KLController(kl_target, kl_horizon)
+        if kl_target is not None and kl_weight == 0.0:
+            raise UserError("kl_target multiplies kl_weight, which must not be 0 then")
         self.reporter = RoundReporter(self.name)
         # A buffer, so that checkpoints hold the coefficient that the controller has reached.
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
@@ -243,16 +244,26 @@ class PolicyGradient(LanguageModule):
         if ratio is not None:
             set_column(rollout, "importance", self._importance(ratio, rollout))
 
-        # 4. Move the KL coefficient by the KL of the whole round. The new one applies from the next round on.
+        # 4. Move the KL coefficient by the KL of the whole round. The rewards have had the old one; a loss has the new.
         ref_logprob = joined(rollout[number].ref_logprob for number in scored)
         kl = k3(ref_logprob - joined(rollout[number].logprob for number in scored))
         kl_mean = float(kl.mean()) if len(kl) else 0.0
         kl_weight = float(self.kl_weight)
-        self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
+        if not self._is_warming_up():
+            self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
+        if not self.use_kl_in_reward:
+            kl_weight = float(self.kl_weight)
 
         metrics = {"kl": kl_mean, "kl_weight": kl_weight, **metrics}
         log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
         return [episode.trained_segments() for episode in rollout]
+
+    def _is_warming_up(self) -> bool:
+        """Return whether nothing is learned from the round that is being prepared."""
+        if self.warmup_rounds == 0:
+            return False
+        rounds_before = online_datamodule(self.trainer, self.name).round
+        return rounds_before < self.warmup_rounds
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """See `LanguageModule.training_step`; the loss of a BC batch is added, divided by its own expectation."""

@@ -421,12 +421,14 @@ class PPO(PolicyGradient):
         return total_cost(super().step_cost(), value)
 
     def round_cost(self) -> StepCost:
-        """See `PolicyGradient.round_cost`; a critic with a trunk of its own reads the round, and learns from it."""
+        """See `PolicyGradient.round_cost`; critics that are not shared read the round, and their own trunk learns."""
         costs = [super().round_cost()]
         if isinstance(self.critic, OwnCritic):
             costs.append(trunk_cost(self.critic.trunk, learns=False))
             with self.critic.learning():
                 costs += [trunk_cost(self.critic.trunk)] * self.critic.passes
+        elif self.critic is not None:
+            costs.append(trunk_cost(trunk_of(self.trainable_model), learns=False))
         return total_cost(*costs)
 
     def action_scores(self, batch: TokenBatch) -> Tensor:

@@ -69,7 +69,8 @@ class QSFT(LanguageModule):
             **shared: arguments of `LanguageModule`.
 
         Raises:
-            UserError: for a number outside of its range, a weight of BC with adapters, and as `LanguageModule`.
+            UserError: for a number outside of its range, a weight of BC with adapters, another `return_range` than that
+                of the Q-SFT run from which it goes on, and as `LanguageModule`.
         """
         check_range("[0, 1]", gamma=gamma, support=support)
         check_range("[0, inf)", beta=beta, bc_weight=bc_weight)
@@ -84,10 +85,15 @@ class QSFT(LanguageModule):
         self.support = support
         self.bc_weight = bc_weight
         self.return_range: Tensor
-        self.register_buffer("return_range", between)
+        self.register_buffer("return_range", between.clone())
         self.q_model = learning_copy(self.model, self.model, self.hparams["lora"])
         self.model.requires_grad_(bc_weight > 0)
         load_pretrained_values(self, self.value_state_dict())
+        if return_range is not None and self.return_range.tolist() != between.tolist():
+            raise UserError(
+                f"return_range is {return_range}, and {self.hparams['pretrained']!r} has learned with "
+                f"{self.return_range.tolist()}: leave it out"
+            )
         self.target_q_model = frozen_copy(self.q_model)
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:

@@ -161,9 +161,16 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
 
     Args:
         module: its hyperparameters hold the settings.
-        steps: of the whole run.
+        steps: of the whole run; infinite or negative where nobody knows how many there will be.
     """
     settings = module.hparams
+    if steps < 0:  # of rounds that are limited by epochs
+        steps = math.inf
+    if steps == math.inf and settings["lr_schedule"] != "constant":
+        rank_zero_warn(
+            f"lr_schedule {settings['lr_schedule']} needs the number of steps: set trainer.max_steps. Until then the "
+            "learning rate does not fall"
+        )
     common = (settings["lr"], settings["weight_decay"], settings["adam_beta2"])
     optimizer: torch.optim.AdamW
     if settings["optimizer"] == "muon":

@@ -17,7 +17,7 @@ from lmrl.modules import BC, GRPO, ILQL, PPO, GuidedPPO
 from lmrl.training.flops import lm_cost, playing_cost, trunk_cost
 from tests.helpers.online import TINY, fit, rounds, trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |all advantages|Experiment logs directory)")
 SETTINGS: dict[str, Any] = {"lr": 1e-3, "lr_schedule": "constant", "warmup_steps": 0}
 
 
@@ -34,14 +34,15 @@ class Steps(Callback):
 class Rounds(RolloutCollection):
     """Notes what was read and said in each round, counted by the ids of the episodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_read_again: bool = False) -> None:
         super().__init__(episodes=6, slots=4, group_size=3)
+        self.is_read_again = is_read_again
         self.costs: list[int] = []
 
     def collect(self, number: int) -> Any:
         episodes = super().collect(number)
         encoder = self._data._encoder()
-        cost = playing_cost(self._module.model)
+        cost = self._module.round_cost() if self.is_read_again else playing_cost(self._module.model)
         total = 0
         for episode in episodes:
             # The policy of this maze reads the last observation alone.
@@ -138,8 +139,11 @@ def test_what_else_reads_a_round_costs_more(bc_run: str, tmp_path: Path) -> None
     plain = PPO(pretrained=bc_run, kl_weight=0.0)
     own = PPO(pretrained=bc_run, kl_weight=0.0, critic="own", critic_passes=3)
     per_id = trunk_cost(trunk_of(plain.model), learns=False).per_id
-    # Its trunk reads the round once, and learns from it three times.
-    assert own.round_cost().per_id == plain.round_cost().per_id + per_id + 3 * 3 * per_id
+    shared = PPO(pretrained=bc_run, kl_weight=0.0, critic="shared").round_cost()
+    # A detached critic reads the hidden states of the policy. The trunk of the own one reads the round once, and learns
+    # from it three times.
+    assert plain.round_cost().per_id == shared.per_id + per_id
+    assert own.round_cost().per_id == shared.per_id + per_id + 3 * 3 * per_id
     assert not any(parameter.requires_grad for parameter in own.critic.parameters())  # type: ignore[union-attr]
 
     values = ILQL(pretrained=bc_run)
@@ -147,14 +151,15 @@ def test_what_else_reads_a_round_costs_more(bc_run: str, tmp_path: Path) -> None
     trainer(tmp_path / "ilql", 1, [KeepLast(1)]).fit(values, data)
     guided = GuidedPPO(pretrained=str(tmp_path / "ilql"), kl_weight=0.0)
     heads = 2 * sum(parameter.numel() for parameter in guided.q_heads.parameters() if parameter.ndim > 1)
-    assert guided.round_cost().per_id == 2 * per_id
-    assert guided.round_cost().per_state == plain.round_cost().per_state + heads
+    # The frozen model and the values play, and the critic reads the states of the values.
+    assert guided.round_cost().per_id == 3 * per_id
+    assert guided.round_cost().per_state == shared.per_state + heads
 
 
 def test_rounds_in_which_the_policy_waits_do_not_count_as_the_last_one(bc_run: str, tmp_path: Path) -> None:
     """Two rounds are played before the first step, so the mean of both is expected of the next one."""
     budget = ComputeBudget(1.0)
-    playing = Rounds()
+    playing = Rounds(is_read_again=True)  # by the critic
     module = PPO(pretrained=bc_run, kl_weight=0.0, critic_warmup_rounds=1, **SETTINGS)
     fit(module, rounds(), tmp_path, 1, [budget], playing)
     assert len(playing.costs) == 2

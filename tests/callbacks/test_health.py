@@ -46,6 +46,15 @@ def test_a_fall_between_rounds_that_all_returned_the_same_is_found() -> None:
     assert lines[-1] is not None and "returns within each do not differ" in lines[-1]
 
 
+def test_rounding_is_no_fall() -> None:
+    """The sum of 63 times -.3 is not 63 / 64 of the sum of 64, to the last bit."""
+    health = RoundHealth()
+    for number in range(1, 30):
+        count = 64 if number <= 15 else 63
+        same = [episode("o", "a", "o", rewards=[-0.3], terminated=True)] * count
+        assert health.add(number, same) is None
+
+
 def test_noise_alone_is_no_fall() -> None:
     assert not any(played([0.0] * 300))
 

@@ -44,7 +44,7 @@ def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(
-    root: Path, data_path: Path, steps: int, callbacks: Sequence[L.Callback] = (), **more: Any
+    root: Path, data_path: Path, steps: int, callbacks: Sequence[L.Callback] = (), accumulate: int = 1, **more: Any
 ) -> InteractiveEvaluation:
     torch.manual_seed(0)
     playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=25)
@@ -56,6 +56,7 @@ def fit(
         accelerator="cpu",
         default_root_dir=root,
         callbacks=[*callbacks, playing, KeepLast()],
+        accumulate_grad_batches=accumulate,
         **quiet,
     )
     module = Scripted(architecture={"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128})
@@ -126,6 +127,13 @@ def test_a_resumed_run_does_not_overwrite_a_better_best(data_path: Path, tmp_pat
     fit(tmp_path, data_path, steps=5, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] == 2
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 5
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_run_that_is_resumed_in_mid_step_is_not_evaluated_again(data_path: Path, tmp_path: Path) -> None:
+    fit(tmp_path, data_path, steps=2, accumulate=2)
+    fit(tmp_path, data_path, steps=4, accumulate=2, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
+    assert evaluated(tmp_path) == [4]  # not the second step, at which it was resumed
 
 
 def test_time_goes_on_where_a_run_does(data_path: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.helpers.online import TINY, fit, rounds
 from tests.helpers.ranks import on_ranks, strategy
 from tests.helpers.tokens import TokenServer, saying
 
-pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |all advantages)")
 
 TOKENIZER = load_tokenizer("lmrl")
 NEVER = saying((5,))  # it has no weights yet

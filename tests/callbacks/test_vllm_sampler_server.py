@@ -20,7 +20,7 @@ from lmrl.policies.chat.reloading import WeightReloader
 from tests.helpers.online import fit, rounds
 from tests.helpers.vllm import VLLMServer
 
-pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group)")]
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:(round [0-9]+. |all advantages)")]
 
 TOKENIZER = load_tokenizer("lmrl")
 

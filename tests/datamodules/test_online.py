@@ -144,6 +144,11 @@ def tokens_of_a_pass(data: OnlineDataModule) -> list[list[int]]:
     return [data.played[index].token.tolist() for index in range(len(data.played))]
 
 
+def test_returns_to_go_are_those_of_recorded_episodes() -> None:
+    with pytest.raises(UserError, match="returns to go needs an offline datamodule"):
+        OnlineDataModule("maze_fo").configure_batches(BatchSpec(returns_gamma=0.9))
+
+
 def test_the_filter_chooses_among_what_is_at_hand() -> None:
     data, player = ready(keep_replay=True)
     data.configure_batches(BatchSpec(filter=Filter(success=True)))

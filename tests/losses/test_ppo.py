@@ -113,6 +113,7 @@ def test_the_controller() -> None:
     assert raised == pytest.approx(0.00100064)
     assert adaptive.after(raised, kl=0.0, samples=32) == pytest.approx(raised * (1 - 0.00064))
     assert KLController().after(0.001, kl=60.0, samples=32) == 0.001
+    assert KLController(target=0.01, horizon=100).after(0.1, kl=0.0, samples=512) == pytest.approx(0.01)  # not negative
     for wrong in ({"target": 6.0}, {"horizon": 1.0}, {"target": -1.0, "horizon": 1.0}):
         with pytest.raises(UserError, match="kl_target"):
             KLController(**wrong)

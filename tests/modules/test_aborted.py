@@ -18,7 +18,7 @@ from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode, Start
 from tests.helpers.online import ENV, rounds, trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |in no group|Experiment logs directory)")
+pytestmark = pytest.mark.filterwarnings("ignore:(round [0-9]+. |all advantages|Experiment logs directory)")
 
 EPISODES = 32
 GROUP = 4

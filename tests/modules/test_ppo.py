@@ -269,6 +269,7 @@ def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
         ({}, {"offline": True}, r"offline must be False"),
         ({"bc_weight": 1.0}, {}, r"offline must be True"),
         ({"kl_target": 1.0}, {}, "kl_target and kl_horizon"),
+        ({"kl_target": 1.0, "kl_horizon": 9.0, "kl_weight": 0.0}, {}, "kl_weight, which must not be 0"),
     ],
 )
 def test_settings_that_do_not_fit(

@@ -222,6 +222,9 @@ def test_a_run_goes_on_from_values_of_its_own_kind_alone(module: QSFT, bc_run: s
     module.export(tmp_path / "qsft")
     again = QSFT(pretrained=str(tmp_path / "qsft"))
     assert again.return_range.tolist() == RANGE
+    assert QSFT(pretrained=str(tmp_path / "qsft"), return_range=RANGE).return_range.tolist() == RANGE
+    with pytest.raises(UserError, match="has learned with"):
+        QSFT(pretrained=str(tmp_path / "qsft"), return_range=[-100.0, 100.0])
     for part in ("q_model", "target_q_model"):
         for name, tensor in getattr(again, part).state_dict().items():
             assert torch.equal(tensor, module.q_model.state_dict()[name]), name

@@ -1,5 +1,6 @@
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -161,10 +162,12 @@ def test_an_unknown_optimizer_names_the_known_ones() -> None:
         ({"warmup_steps": 0, "polyak": 0.005}, 100, "the target networks go only 39% of their way in 100 steps"),
         ({"warmup_steps": 0, "polyak": 0.005}, 200, ""),
         ({"warmup_steps": 0, "polyak": 0.05}, 20, ""),
+        ({"polyak": 0.2}, -1, "lr_schedule cosine needs the number of steps"),
+        ({"lr_schedule": "constant", "polyak": 0.2}, -1, ""),
     ],
 )
 def test_settings_without_effect_in_a_short_run_are_warned_of(
-    settings: dict[str, float], steps: int, message: str
+    settings: dict[str, Any], steps: int, message: str
 ) -> None:
     module = ILQL(**settings) if "polyak" in settings else BC(**settings)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
@@ -172,3 +175,15 @@ def test_settings_without_effect_in_a_short_run_are_warned_of(
         optimizer_and_schedule(module, steps)
     texts = [str(warning.message) for warning in caught]
     assert [message in text for text in texts] == ([True] if message else [])
+
+
+@pytest.mark.filterwarnings("ignore:lr_schedule cosine needs")
+@pytest.mark.parametrize("steps", [-1, math.inf])
+def test_a_rate_does_not_fall_where_nobody_knows_the_number_of_steps(steps: float) -> None:
+    rate = optimizer_and_schedule(BC(lr=1e-3, warmup_steps=0), steps)["lr_scheduler"]["scheduler"]  # type: ignore[index]
+    seen = []
+    for _ in range(3):
+        seen.append(rate.get_last_lr()[0])
+        rate.optimizer.step()
+        rate.step()
+    assert seen == [1e-3] * 3
