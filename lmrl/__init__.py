@@ -56,18 +56,14 @@ __getattr__, __dir__ = exports(
         "load_module": "lmrl.modules",
         "load_policy": "lmrl.evaluation.loading",
         "read_episodes": "lmrl.data.storage",
-        **dict.fromkeys(
-            (
-                "callbacks",
-                "data",
-                "datamodules",
-                "evaluation",
-                "losses",
-                "models",
-                "modules",
-                "policies",
-            ),
-            "",
-        ),
+        # Packages themselves.
+        "callbacks": "",
+        "data": "",
+        "datamodules": "",
+        "evaluation": "",
+        "losses": "",
+        "models": "",
+        "modules": "",
+        "policies": "",
     },
 )

@@ -77,7 +77,7 @@ def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = N
     Raises:
         BudgetError: a partner's budget is used up, whatever ``failures`` is.
     """
-    return _Together(moves, failures).turns()
+    return _JointStep(moves, failures).turns()
 
 
 class _Question(NamedTuple):
@@ -85,7 +85,7 @@ class _Question(NamedTuple):
     request: PartnerRequest
 
 
-class _Together:
+class _JointStep:
     """The steps of several environments, of which each may ask its partner any number of times."""
 
     def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
@@ -97,7 +97,7 @@ class _Together:
     def turns(self) -> list[StepResult | None]:
         for place, (_, env, action) in enumerate(self._moves):
             if isinstance(env, DialogueEnv):
-                self._half(place, env, env.say, action)
+                self._half_step(place, env, env.say, action)
             else:
                 self._turns[place] = self._guarded(place, partial(_step, env, action))
         while self._open:
@@ -112,12 +112,12 @@ class _Together:
                 reply = replies[place]
                 if reply is not None:
                     # The environment ends its step, or asks again.
-                    self._half(place, question.env, question.env.hear, reply)
+                    self._half_step(place, question.env, question.env.hear, reply)
         return self._turns
 
-    def _half(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
+    def _half_step(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
         """Half a step: its outcome is a finished turn, or the next question."""
-        outcome = self._guarded(place, lambda: _arrived(half(text)))
+        outcome = self._guarded(place, lambda: _checked(half(text)))
         if isinstance(outcome, PartnerRequest):
             slot, _, _ = self._moves[place]
             self._open[place] = _Question(env, replace(outcome, slot=slot))
@@ -157,12 +157,12 @@ class _Together:
 
 
 def _step(env: GymEnv, action: str) -> StepResult:
-    turn = _arrived(env.step(action))
+    turn = _checked(env.step(action))
     assert not isinstance(turn, PartnerRequest)
     return turn
 
 
-def _arrived(outcome: StepResult | PartnerRequest) -> StepResult | PartnerRequest:
+def _checked(outcome: StepResult | PartnerRequest) -> StepResult | PartnerRequest:
     """Return the environment's answer with a text that every file can hold.
 
     Raises:
@@ -310,25 +310,25 @@ def rollout(
             truncated, with the message as ``info["error"]``. An episode that could not begin has no turn.
         on_turns: called after each round with the number of turns that were played in it.
     """
-    table = _Table(make_env, enumerate(starts), slots, task, forgiving)
+    pool = _SlotPool(make_env, enumerate(starts), slots, task, forgiving)
     policy = unwrapped(policy)
     if isinstance(policy, Resettable):
         policy.reset()
     try:
         while True:
-            yield from table.fill()
-            if not table.busy:
+            yield from pool.fill()
+            if not pool.busy:
                 return
-            num_turns = len(table.busy)
-            ended = table.play(policy, stop)
+            num_turns = len(pool.busy)
+            ended = pool.play(policy, stop)
             if on_turns is not None:
                 on_turns(num_turns)
             yield from ended
     finally:
-        table.close()
+        pool.close()
 
 
-class _Table:
+class _SlotPool:
     """The slots of a rollout: those with an episode in it, and those that are free."""
 
     def __init__(
@@ -356,7 +356,7 @@ class _Table:
                 self.busy.append(slot)
             else:
                 self._free.append(slot)
-                yield slot.order, _broken_off(slot, self._task, error)
+                yield slot.order, _aborted(slot, self._task, error)
 
     def _new(self) -> Slot:
         env = self._make_env()
@@ -368,7 +368,8 @@ class _Table:
 
     def play(self, policy: Policy, stop: Callable[[Request], bool] | None) -> list[tuple[int, Episode]]:
         """One turn in every busy slot; return the episodes that it has ended."""
-        replies = [_written(reply) for reply in policy.act([slot.request() for slot in self.busy])]
+        requests = [slot.request() for slot in self.busy]
+        replies = [_with_valid_text(reply) for reply in policy.act(requests)]
         if len(replies) != len(self.busy):
             raise UserError(
                 f"the policy {type(policy).__name__} must return one reply for each request: for "
@@ -385,7 +386,7 @@ class _Table:
             turn: StepResult | Exception | None = turns[place]
             if turn is None:
                 assert self._failures is not None
-                turn = _again(slot, replies[place], self._failures.pop(place), self._make_env)
+                turn = _retried(slot, replies[place], self._failures.pop(place), self._make_env)
             episode = self._after(slot, replies[place], turn, stop)
             if episode is None:
                 still_busy.append(slot)
@@ -402,7 +403,7 @@ class _Table:
     ) -> Episode | None:
         """Return the episode, if this turn was its last."""
         if isinstance(turn, Exception):
-            return _broken_off(slot, self._task, turn)
+            return _aborted(slot, self._task, turn)
         terminated, truncated = slot.record_step(reply, turn)
         if not (terminated or truncated) and stop is not None and stop(slot.request()):
             truncated = True
@@ -414,7 +415,7 @@ class _Table:
             slot.env.close()
 
 
-def _written(reply: Reply) -> Reply:
+def _with_valid_text(reply: Reply) -> Reply:
     """A reply with a text that every file can hold."""
     text = valid_unicode(reply.text)
     return reply if text == reply.text else replace(reply, text=text)
@@ -452,7 +453,7 @@ def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: b
     return None
 
 
-def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> StepResult | Exception:
+def _retried(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> StepResult | Exception:
     """Return the turn that failed, played again by a new environment; or the error that it raises again."""
     if failure.by_partner:
         return failure.error
@@ -463,7 +464,7 @@ def _again(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> Ste
         return error
 
 
-def _broken_off(slot: Slot, task: str, error: Exception) -> Episode:
+def _aborted(slot: Slot, task: str, error: Exception) -> Episode:
     """Return the episode up to the turn that failed twice."""
     slot.info["error"] = f"{type(error).__name__}: {error}"
     return slot.episode(task, terminated=False, truncated=True)

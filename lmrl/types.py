@@ -81,8 +81,14 @@ class Episode:
 
     def __repr__(self) -> str:
         """One line, without the texts."""
-        ending = "terminated" if self.terminated else "truncated" if self.truncated else "not ended"
-        summary = f"{counted(len(self), 'turn')}, return {self.total_reward:g}, {ending}{', success' * self.success}"
+        ending = "not ended"
+        if self.terminated:
+            ending = "terminated"
+        elif self.truncated:
+            ending = "truncated"
+        summary = f"{counted(len(self), 'turn')}, return {self.total_reward:g}, {ending}"
+        if self.success:
+            summary += ", success"
         return f"<Episode of {in_one_line(self.task, 60)}: {summary}, seed {self.seed}>"
 
     def __len__(self) -> int:

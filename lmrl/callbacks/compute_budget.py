@@ -8,8 +8,7 @@ import lightning as L
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from lmrl.callbacks.saving import is_between_steps
-from lmrl.checkpoints.saving import saves_adapters
+from lmrl.callbacks.saving import export_run_folder, is_between_steps
 from lmrl.datamodules import OnlineDataModule
 from lmrl.errors import UserError, check_range
 from lmrl.models.sharding import full_state_dict
@@ -61,6 +60,7 @@ class ComputeBudget(Callback):
         self._step_is_over = True
         self._seen = Amounts()
         self._rounds_seen = 0
+        self._data: Any = None  # the datamodule; None before training begins
 
     @property
     def share(self) -> float:
@@ -137,13 +137,12 @@ class ComputeBudget(Callback):
 
     def _next(self) -> float:
         """Return what the next step costs, with the round that has to be played for it."""
-        data = getattr(self, "_data", None)
-        is_round_due = isinstance(data, OnlineDataModule) and data.round_is_used_up
+        is_round_due = isinstance(self._data, OnlineDataModule) and self._data.round_is_used_up
         return self._step + (self._round if is_round_due else 0.0)
 
     def _add_rounds(self) -> None:
         """Add the rounds that were played since the last time. Each process has all of their episodes."""
-        if not isinstance(getattr(self, "_data", None), OnlineDataModule) or self._data.collected == self._seen:
+        if not isinstance(self._data, OnlineDataModule) or self._data.collected == self._seen:
             return
         new = Amounts(*(now - then for now, then in zip(self._data.collected, self._seen, strict=True)))
         self._seen = self._data.collected
@@ -161,8 +160,5 @@ class ComputeBudget(Callback):
         return float(trainer.strategy.reduce(mine, reduce_op="sum"))
 
     def _save(self, trainer: Trainer, name: str) -> None:
-        weights = full_state_dict(self._module)
-        if trainer.is_global_zero:
-            merge = not saves_adapters(self._module)
-            self._module.export(Path(trainer.default_root_dir) / name, None, weights, merge=merge)
-        trainer.strategy.barrier()
+        folder = Path(trainer.default_root_dir) / name
+        export_run_folder(trainer, self._module, folder, None, full_state_dict(self._module))

@@ -39,6 +39,7 @@ class _Round(NamedTuple):
     total: float
     """Sum of their mean returns."""
     squares: float
+    """Sum of the squares of their mean returns."""
 
 
 class RoundHealth:
@@ -68,10 +69,11 @@ class RoundHealth:
         self.rounds.append(_Round(len(returns), float(returns.sum()), float(np.square(returns).sum())))
         if len(self.rounds) < WINDOW:
             return None
-        count = sum(its.starts for its in self.rounds)
-        mean = sum(its.total for its in self.rounds) / count
+        count = sum(entry.starts for entry in self.rounds)
+        mean = sum(entry.total for entry in self.rounds) / count
+        mean_square = sum(entry.squares for entry in self.rounds) / count
         # Variance of the mean over the starts of the window.
-        variance = max(0.0, sum(its.squares for its in self.rounds) / count - mean**2) / count
+        variance = max(0.0, mean_square - mean**2) / count
         if self.best is None or mean > self.best[1]:
             self.best = (number, mean, variance)
             return None
@@ -89,13 +91,17 @@ class RoundHealth:
 
     def state_dict(self) -> dict[str, Any]:
         """The rounds of the window and the best one."""
-        return {"rounds": [list(its) for its in self.rounds], "best": self.best}
+        return {"rounds": [list(entry) for entry in self.rounds], "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume."""
-        self.rounds = deque((_Round(int(n), float(t), float(s)) for n, t, s in state["rounds"]), maxlen=WINDOW)
-        best = state["best"]
-        self.best = None if best is None else (int(best[0]), float(best[1]), float(best[2]))
+        self.rounds = deque(maxlen=WINDOW)
+        for starts, total, squares in state["rounds"]:
+            self.rounds.append(_Round(int(starts), float(total), float(squares)))
+        self.best = None
+        if state["best"] is not None:
+            last_round, mean, variance = state["best"]
+            self.best = (int(last_round), float(mean), float(variance))
 
 
 def _returns_of_starts(episodes: Sequence[Episode]) -> NDArray[np.float64]:

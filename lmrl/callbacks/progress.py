@@ -190,13 +190,20 @@ class TrainingProgress(ProgressBar):
         stepped = took - self._evaluated
         if not done or stepped <= 0:
             return []
-        rest = []
+        # The run ends at the first of its limits: its steps, or its compute.
+        estimates = []
         if self._total:
-            rest.append(max(0, self._total - trainer.global_step) * took / done)
+            steps_left = max(0, self._total - trainer.global_step)
+            estimates.append(steps_left * took / done)
         if self._budget is not None and self._budget.share > self._spent_before:
-            rest.append((1 - self._budget.share) * took / (self._budget.share - self._spent_before))
-        left = timedelta(seconds=round(max(0.0, min(rest, default=0.0))))
-        return [f"{done / stepped:.3g} steps/s"] + ([f"{left} left"] if left else [])
+            share_left = 1 - self._budget.share
+            share_spent = self._budget.share - self._spent_before
+            estimates.append(share_left * took / share_spent)
+        pace = [f"{done / stepped:.3g} steps/s"]
+        left = timedelta(seconds=round(max(0.0, min(estimates, default=0.0))))
+        if left:
+            pace.append(f"{left} left")
+        return pace
 
 
 def say(trainer: Trainer, what: str) -> None:

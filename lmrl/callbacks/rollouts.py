@@ -18,7 +18,7 @@ from lmrl.callbacks.health import RoundHealth, health_metrics, logged_of, stop_f
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers, Weights
-from lmrl.callbacks.rounds_ahead import RoundsAhead, state_of, weights_of
+from lmrl.callbacks.rounds_ahead import PlayedRound, RoundsAhead, state_of, weights_of
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
@@ -65,17 +65,20 @@ def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
             distinct_trigrams += len(set(of_action))
 
     signs = []
-    if len(logprobs) >= _FEW and -float(np.mean(logprobs)) < _ENTROPY:
-        signs.append(f"entropy is near zero: {-float(np.mean(logprobs)):.4f} nats per token")
+    if len(logprobs) >= _FEW:
+        entropy = -float(np.mean(logprobs))
+        if entropy < _ENTROPY:
+            signs.append(f"entropy is near zero: {entropy:.4f} nats per token")
     if len(returns) > 1 and float(np.std(returns)) < 1e-6:
         signs.append(f"returns do not differ: all {len(returns)} are {returns[0]:g}")
     if actions.total() >= _FEW:
         action, count = actions.most_common(1)[0]
         if count > _SHARE * actions.total():
             signs.append(f"{count} of {actions.total()} actions are {action!r}")
-    if trigrams >= _FEW and 1.0 - distinct_trigrams / trigrams > _REPEATED:
-        share = 1.0 - distinct_trigrams / trigrams
-        signs.append(f"{share:.0%} of the three-token pieces within actions are repeated")
+    if trigrams >= _FEW:
+        repeated = 1.0 - distinct_trigrams / trigrams
+        if repeated > _REPEATED:
+            signs.append(f"{repeated:.0%} of the three-token pieces within actions are repeated")
     return signs
 
 
@@ -109,8 +112,8 @@ class RolloutCollection(Callback):
     With `max_staleness` k, playing and learning overlap: while the trainer learns from a round, workers play the next k
     ones. Each round is then played with the weights of k rounds earlier, always the same, so that a run repeats itself.
     PPO and GRPO correct for that by truncated importance weights
-    (`lmrl.modules.policy_gradient.RolloutCorrection`). ``info["weights"]`` is the number of optimizer steps that the
-    weights had learned from which played an episode. Checkpoints hold the weights of the rounds under way.
+    (`lmrl.modules.policy_gradient.RolloutCorrection`). ``info["weights"]`` of an episode is the optimizer step of the
+    weights that played it. Checkpoints hold the weights of the rounds under way.
 
     The episodes of a group begin alike, with the same word or on the same square, and each has a seed of its own for
     the rest: for sampling, the opponent's moves and the partner's replies. ``info["group"]`` numbers the groups of a
@@ -318,9 +321,14 @@ class RolloutCollection(Callback):
     def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
         """The episodes of all starts, on all processes; the calls of this process are added to the pace."""
         if self._has_workers:
-            # The first process has the workers, so all pieces together are its share.
-            (played,) = map_over_ranks([starts], lambda mine: [self._by_workers(mine[0])] if mine else [])
-            return _episodes(played, pace if rank_and_world_size()[0] == 0 else None)
+
+            def play_round(mine: Sequence[Sequence[Start]]) -> list[list[Piece]]:
+                return [self._by_workers(all_starts) for all_starts in mine]
+
+            # The round is one item, so it is the share of the first process, which has the workers.
+            (played,) = map_over_ranks([starts], play_round)
+            rank, _ = rank_and_world_size()
+            return _episodes(played, pace if rank == 0 else None)
         if self._sampler is None:
             with summon_full_params(self._module, but=self._module.unused_in_rollouts):
                 return self._play_here(policy_of(self._module, self._settings()), starts, pace)
@@ -330,12 +338,16 @@ class RolloutCollection(Callback):
     def _play_here(self, policy: Policy, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
         """Play the share of this process, with a policy of its own."""
 
-        def play(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
-            return [_episodes([self._play_piece(policy, piece)], pace) for piece in pieces]
+        def play_one(piece: Sequence[Start]) -> list[Episode]:
+            return _episodes([self._play_piece(policy, piece)], pace)
+
+        def play_several(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
+            return [play_one(piece) for piece in pieces]
 
         if self.piece is None:  # the share of a process is one piece
-            return map_over_ranks(starts, lambda mine: play([mine])[0])
-        return list(chain.from_iterable(map_over_ranks(pieces_of(starts, self.piece), play)))
+            return map_over_ranks(starts, play_one)
+        by_piece = map_over_ranks(pieces_of(starts, self.piece), play_several)
+        return list(chain.from_iterable(by_piece))
 
     def _play_piece(self, policy: Policy, starts: Sequence[Start]) -> Piece:
         return play_piece(policy, self._make_env, starts, self._data.task.name, self.slots)
@@ -368,7 +380,13 @@ class RolloutCollection(Callback):
         ready = 0
         if rank == 0:  # only the first process has rounds under way; it gives all others the episodes
             ready = self._begin_ahead(number, weights)
-        (played,) = map_over_ranks([number], lambda mine: [self._ahead.take(number)] if mine and self._ahead else [])
+
+        def take(mine: Sequence[int]) -> list[PlayedRound]:
+            if self._ahead is None:
+                return []
+            return [self._ahead.take(round_number) for round_number in mine]
+
+        (played,) = map_over_ranks([number], take)
         episodes = _episodes(played.pieces, pace if rank == 0 else None)
         for index, episode in enumerate(episodes):
             episodes[index] = replace(episode, info={**episode.info, "weights": played.step})

@@ -20,9 +20,9 @@ class PlayedRound(NamedTuple):
 
     pieces: list[Piece]
     step: int
-    """Optimizer steps that the weights had learned from which played all of its turns."""
+    """Optimizer step of the weights that played it."""
     seconds: float
-    """Which it took to play."""
+    """Time that it took to play."""
     idle: float
     """Seconds before it in which the players had no round to play."""
 

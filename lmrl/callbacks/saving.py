@@ -24,7 +24,7 @@ from lmrl.modules import LanguageModule
 from lmrl.utils.distributed import shared_work
 from lmrl.utils.files import remove, replace
 
-__all__ = ["KeepLast", "is_between_steps", "save_run"]
+__all__ = ["KeepLast", "export_run_folder", "is_between_steps", "save_run"]
 
 _NOTIFIER = "_sigterm_notifier_fn"
 _PATIENCE = 20.0  # seconds for the other processes of a run to end, after all of them have saved
@@ -60,7 +60,7 @@ def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappi
         module.made_with = trainer.strategy.broadcast(module.made_with)
     try:
         trainer.save_checkpoint(new)
-        _write_folder(trainer, module, root / name, scores, weights)
+        export_run_folder(trainer, module, root / name, scores, weights)
     except BaseException:  # a full disk
         if trainer.is_global_zero:
             remove(new)
@@ -84,13 +84,14 @@ def keep_run(trainer: Trainer, name: str) -> None:
         raise
 
 
-def _write_folder(
+def export_run_folder(
     trainer: Trainer,
     module: LanguageModule,
     folder: Path,
     scores: Mapping[str, Any] | None,
     weights: Mapping[str, Tensor] | None,
 ) -> None:
+    """Export the module on the first process, which has the full weights; the others wait for it."""
     if trainer.is_global_zero:
         module.export(folder, scores, weights, merge=not saves_adapters(module))
     trainer.strategy.barrier()
@@ -260,7 +261,7 @@ class KeepLast(Callback):
         began = trainer.ckpt_path
         if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
             assert isinstance(pl_module, LanguageModule)
-            _write_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
+            export_run_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save a run that was asked to stop; after an error the last good checkpoint is worth more."""

@@ -48,7 +48,7 @@ class SavedModule(Protocol):
     def hparams(self) -> Any: ...
 
     @property
-    def told(self) -> str: ...
+    def prompt_line(self) -> str: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -167,8 +167,8 @@ def facts(module: SavedModule) -> dict[str, Any]:
             reads["system"] = window.system
         if window.bos:
             reads["bos"] = True
-    if module.told:
-        reads["told"] = module.told
+    if module.prompt_line:
+        reads["told"] = module.prompt_line
     return {"algorithm": module.name, **_published(module.made_with), **reads, **settings}
 
 

@@ -59,7 +59,8 @@ def explain(message: str, parser: ArgumentParser) -> str:
     found = _NO_SUCH_NAME.search(message)
     if found:
         return _unknown("name", found[2], _names(import_module(found[1]), found[2]), f" of {found[1]}")
-    if owner is not None and (found := _NOT_IMPORTED.search(message)):
+    found = _NOT_IMPORTED.search(message)
+    if found and owner is not None:
         return _not_imported(path or "class_path", owner, found[0], found[1])
     found = _NO_SUCH_CLASS.search(message)
     if found:
@@ -80,8 +81,10 @@ def explain(message: str, parser: ArgumentParser) -> str:
     found = _NO_VALUE.search(message)
     if found:
         return f"{found[1]} must be followed by a value"
-    if path and (rule := _rule(message)) and (given := _GIVEN.findall(message)):
-        return f"{path} must be {rule}, got {given[-1]!r}"
+    rule = _rule(message)
+    values = _GIVEN.findall(message)
+    if path and rule and values:
+        return f"{path} must be {rule}, got {values[-1]!r}"
     lines = [line.strip(" -") for line in message.splitlines() if line.strip() and not _NOISE.match(line)]
     return _KEY.sub(lambda found: f"{found[1]}:", " ".join(lines))
 
@@ -247,7 +250,11 @@ def _words(value: Any) -> Any:
     """``["bc,mc", "ilql"]`` is the list of three names that was meant; settings (``key=value``) stay whole."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         return value
-    return [word for item in value for word in ([item] if "=" in item else item.split(",")) if word]
+    words: list[str] = []
+    for item in value:
+        parts = [item] if "=" in item else item.split(",")
+        words += filter(None, parts)
+    return words
 
 
 class _Verb(Protocol):
@@ -288,10 +295,12 @@ def _argument_table(name: str, verb: _Verb) -> list[str]:
     for parameter in inspect.signature(called).parameters.values():
         positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         shown = parameter.name.upper() if positional else f"--{parameter.name}"
-        optional = positional and parameter.default is not parameter.empty
+        required = parameter.default is parameter.empty
+        if positional:
+            usage.append(shown if required else f"[{shown}]")
+        elif required:
+            usage.append(f"{shown} ...")
         default = "" if parameter.default in (parameter.empty, None, False) else f"`{_plain(parameter.default)}`"
-        needed = parameter.default is parameter.empty
-        usage += [f"[{shown}]"] if optional else [shown] if positional else [f"{shown} ..."] if needed else []
         rows.append(f"| `{shown}` | {_kind(hints[parameter.name])} | {default} | {_cell(about[parameter.name])} |")
     long = words.long_description or ""
     head = "| argument | what | default | |\n|---|---|---|---|\n"

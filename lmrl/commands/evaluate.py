@@ -102,8 +102,12 @@ def evaluate_command(
             thought, too.
         vllm: settings of a model at a vLLM server, e.g. tokenizer=models/llama timeout=600.
     """
-    file = Path(task) if task is not None and Path(task).suffix in _EPISODES else None
-    spec = PolicySpec.parse(policy, task if file is None else next(read_dataset(file)).task, allow_pickle=allow_pickle)
+    file: Path | None = None
+    task_name = task
+    if task is not None and Path(task).suffix in _EPISODES:
+        file = Path(task)
+        task_name = next(read_dataset(file)).task
+    spec = PolicySpec.parse(policy, task_name, allow_pickle=allow_pickle)
     arguments = env_arguments(env)
     chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     if tuned:
@@ -232,38 +236,41 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[_Counts]:
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
     """Settings that change what is played, as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    told = [f"{name}={value}" for name, value in settings.items() if name not in (*ALIKE, *_REQUESTS)]
-    told += ["selection"] * selection
-    return "_".join(re.sub(r"[^\w.=,+-]+", "-", word) for word in told)
+    parts = [f"{name}={value}" for name, value in settings.items() if name not in (*ALIKE, *_REQUESTS)]
+    if selection:
+        parts.append("selection")
+    return "_".join(re.sub(r"[^\w.=,+-]+", "-", part) for part in parts)
 
 
 def _heading(scores: Mapping[str, Any], trained: bool) -> str:
     """Return the heading: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
     made_with = scores["provenance"]
-    settings = settings_told(made_with.get("decoding", {})) or "as trained" * trained
-    told = [counted(scores["episodes"], "episode"), f"seed {scores['seed']}", *filter(None, [settings])]
-    told += [f"{name} {value}" for name, value in made_with["env"].items()]
-    told += ["games to choose settings by"] * bool(made_with.get("selection"))
-    return f"{scores['task']}, policy {scores['policy']}: {', '.join(told)}"
+    settings = settings_told(made_with.get("decoding", {}))
+    if trained and not settings:
+        settings = "as trained"
+    facts = [counted(scores["episodes"], "episode"), f"seed {scores['seed']}"]
+    if settings:
+        facts.append(settings)
+    for name, value in made_with["env"].items():
+        facts.append(f"{name} {value}")
+    if made_with.get("selection"):
+        facts.append("games to choose settings by")
+    return f"{scores['task']}, policy {scores['policy']}: {', '.join(facts)}"
 
 
 def _summary(scores: dict[str, Any], out: Path) -> list[str]:
     low, high = scores["return_ci"]
-    normalised = "normalised {:.1f}  (95 % interval {:.1f} to {:.1f})"
-    lines = [
-        f"return     {scores['return_mean']:.2f}  (95 % interval {low:.2f} to {high:.2f})",
-        *(
-            [normalised.format(scores["normalized"], *scores["normalized_ci"])]
-            # The published constants hold for the task's own settings alone.
-            if registry.task(scores["task"]).scores.any_scale and not scores["provenance"].get("env")
-            else []
-        ),
-        "success    {:.1%}  (95 % interval {:.1%} to {:.1%})".format(scores["success_rate"], *scores["success_ci"]),
-        f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}",
-    ]
+    lines = [f"return     {scores['return_mean']:.2f}  (95 % interval {low:.2f} to {high:.2f})"]
+    # The published constants hold for the task's own settings alone.
+    if registry.task(scores["task"]).scores.any_scale and not scores["provenance"].get("env"):
+        normalised = "normalised {:.1f}  (95 % interval {:.1f} to {:.1f})"
+        lines.append(normalised.format(scores["normalized"], *scores["normalized_ci"]))
     if scores["own"] is not None:
         own = "own scale  {:.1f}  (95 % interval {:.1f} to {:.1f})"
-        lines.insert(-2, own.format(scores["own"], *scores["own_ci"]))
+        lines.append(own.format(scores["own"], *scores["own_ci"]))
+    success = "success    {:.1%}  (95 % interval {:.1%} to {:.1%})"
+    lines.append(success.format(scores["success_rate"], *scores["success_ci"]))
+    lines.append(f"length     {scores['length_mean']:.1f}     illegal actions {scores['illegal_rate']:.1%}")
     told = scores["provenance"].get("player", {})
     if "replies" in told:
         asked = ", ".join(f"{count} {what}" for what, count in told["spent"].items())

@@ -82,11 +82,13 @@ def reproduce_command(
     size = preset_of("protocol" if protocol else preset)
     chosen = _tasks(tasks or [], all, fair.rows() if protocol else [row.name for row in registry.BENCHMARK])
     size = size if device is None else replace(size, device=device)
+    if seeds is None:
+        seeds = _SEEDS_OF_ALL if all else 1
     order = Order(
         tasks=chosen,
         algorithms=algorithms or ([] if protocol else _configured(chosen)),
         runs=runs or (size.runs / _SMOKE if smoke else size.runs),
-        seeds=range(seed, seed + ((_SEEDS_OF_ALL if all else 1) if seeds is None else seeds)),
+        seeds=range(seed, seed + seeds),
         episodes=episodes,
         overrides=tuple(f"--{word.removeprefix('--')}" for word in overrides or ()),
         env=env_arguments(env),

@@ -122,5 +122,9 @@ def _leading_to(address: str, private: Path) -> str:
 
 def _place(host: str, port: int) -> str:
     """As a browser takes it: a machine that listens everywhere is called by its name."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    name = host
+    if host in ("0.0.0.0", "::", ""):
+        name = socket.gethostname()
+    elif ":" in host:  # IPv6
+        name = f"[{host}]"
     return f"http://{name}:{port}/"

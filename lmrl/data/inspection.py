@@ -369,4 +369,6 @@ def _replay(env: TextEnv, start: Mapping[str, Any], index: int, episode: Episode
 def _ending(terminated: bool, truncated: bool) -> str:
     if terminated and truncated:
         return "terminated and truncated"
-    return "terminated" if terminated else "truncated" if truncated else "none"
+    if terminated:
+        return "terminated"
+    return "truncated" if truncated else "none"

@@ -143,7 +143,7 @@ def hash_of_file(file: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-Run: TypeAlias = tuple[Segment, ...]
+SegmentRun: TypeAlias = tuple[Segment, ...]
 """Consecutive segments of one episode, which are read together."""
 
 
@@ -185,7 +185,8 @@ class OfflineDataModule(L.LightningDataModule):
             consecutive: segments of an episode that stay together, which saves work where neighbours overlap.
             val_fraction: share of the episodes held out for the validation loss; 0 holds out none.
             max_tokens: longest context in tokens; None: what the model can read, less the longest action.
-            num_workers: processes that prepare batches; 0 does it in this one, and has another order of batches.
+            num_workers: processes that prepare batches; 0 prepares them in this one. The order of batches differs
+                between 0 and more.
             env: arguments of the environment with which a generated dataset is recorded.
             behaviour: the behaviour policy of a generated dataset, see `lmrl.data.recording`; None: the task's own.
             rendering: ``text``: all texts, one after the other; ``chat``: a dialogue in the form of the tokenizer's
@@ -323,7 +324,7 @@ class OfflineDataModule(L.LightningDataModule):
         loader = self._loader(held, shuffle=False, generator=None)
         # The validation loss is a mean over tokens; `tokens_per_action` turns it into one over actions.
         tokens = 0
-        for run in cast(Iterable[Run], loader.dataset):
+        for run in cast(Iterable[SegmentRun], loader.dataset):
             for segment in run:
                 tokens += len(segment.col)
         self.tokens_per_action = tokens / sum(map(len, held))
@@ -487,43 +488,49 @@ class OfflineDataModule(L.LightningDataModule):
         encoder = self._encoder()
         window = self.window()
         size = self.hparams["consecutive"]
-        runs: list[Run] = []
-        n_actions = 0
+        runs: list[SegmentRun] = []
+        n_action_tokens = 0
         n_observation_tokens = 0
-        said: set[int] = set()  # ids of actions
-        n_cut = 0  # episodes of which the policy does not read all in front of each action
+        action_ids: set[int] = set()
+        n_shortened = 0  # episodes whose beginning the policy does not read before every action
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
         rank, world = rank_and_world_size()
         lines = LogLines(seconds=10.0, quiet=rank != 0)
         for number, (episode, read) in enumerate(zip(episodes, prepared, strict=True)):
             lines.say(f"encoding {self.path.name}: {number:,}/{len(episodes):,} episodes")
             parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
-            n_cut += len(parts) > 1 or parts[0].col[0] + 1 == window.tokens
+            fills_window = parts[0].col[0] + 1 == window.tokens
+            if len(parts) > 1 or fills_window:
+                n_shortened += 1
             for segment in parts:
-                said.update(segment.token.tolist())
-                n_actions += len(segment.col)
+                action_ids.update(segment.token.tolist())
+                n_action_tokens += len(segment.col)
                 n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(parts), size):
                 runs.append(tuple(parts[first : first + size]))
-        if n_cut and shuffle and self.task is registry.DIALOGUES:
+        if n_shortened and shuffle and self.task is registry.DIALOGUES:
             rank_zero_warn(
                 f"{self.path}: dialogues that are longer than the {window.tokens} tokens that the policy reads: "
-                f"{n_cut} of {len(episodes)}; their beginnings are left out (a model with more positions reads more)"
+                f"{n_shortened} of {len(episodes)}; their beginnings are left out (a model with more positions reads "
+                "more)"
             )
-        never = said & special_ids(encoder.tokenizer, encoder.end)
-        if never and shuffle:
+        never_sampled = action_ids & special_ids(encoder.tokenizer, encoder.end)
+        if never_sampled and shuffle:
+            names = encoder.tokenizer.convert_ids_to_tokens(sorted(never_sampled))
             rank_zero_warn(
                 f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
-                f"{', '.join(map(repr, encoder.tokenizer.convert_ids_to_tokens(sorted(never))))}"
+                f"{', '.join(map(repr, names))}"
             )
-        together = max(1, self.hparams["batch_size"] // size)
+        runs_per_batch = max(1, self.hparams["batch_size"] // size)
         order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
         # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).
-        batches = world * math.ceil(math.ceil(len(runs) / world) / together)
+        runs_per_rank = math.ceil(len(runs) / world)
+        batches = world * math.ceil(runs_per_rank / runs_per_batch)
         workers = self.hparams["num_workers"]
-        return (ResumableLoader if shuffle else DataLoader)(
+        loader_type = ResumableLoader if shuffle else DataLoader
+        return loader_type(
             runs,  # type: ignore[arg-type]
-            batch_sampler=ResumableBatches(order, together, False, self.seed),
+            batch_sampler=ResumableBatches(order, runs_per_batch, False, self.seed),
             generator=None if workers else generator,  # workers that are kept would not draw from it in each epoch
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -533,7 +540,7 @@ class OfflineDataModule(L.LightningDataModule):
                 observations=self.spec.observations,
                 bootstrap=self.spec.bootstrap,
                 after=self.spec.after,
-                expected=(n_actions / batches, n_observation_tokens / batches),
+                expected=(n_action_tokens / batches, n_observation_tokens / batches),
             ),
         )
 
@@ -553,5 +560,5 @@ def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
     return filled
 
 
-def _collate(runs: Sequence[Run], **settings: Any) -> TokenBatch:
+def _collate(runs: Sequence[SegmentRun], **settings: Any) -> TokenBatch:
     return collate(list(chain.from_iterable(runs)), **settings)

@@ -1,5 +1,6 @@
 """Rounds of episodes of the current policy: collected, prepared by the algorithm, and cut into minibatches."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -73,12 +74,12 @@ class OnlineDataModule(OfflineDataModule):
         Args:
             task: name of a task.
             epochs: passes over the data at hand per round.
-            batches: number of minibatches per round instead, however many passes or parts of one that are.
+            batches: number of minibatches per round, in place of `epochs`; they may end in the middle of a pass.
             keep_replay: keep all earlier rounds (a replay buffer) instead of this one alone.
             offline: read the task's recorded episodes too: with `keep_replay` as the beginning of the buffer, else for
                 losses of their own (PPO's `bc_weight`).
             memory_mb: what each vector of the buffer may take in memory before it goes to a file.
-            **shared: arguments of `OfflineDataModule`; what is recorded matters with `offline` alone.
+            **shared: arguments of `OfflineDataModule`; those about recorded episodes are used only with `offline`.
 
         Raises:
             UserError: as `OfflineDataModule`.
@@ -115,7 +116,7 @@ class OnlineDataModule(OfflineDataModule):
     @property
     def segments_per_batch(self) -> float:
         """Segments in a minibatch of all processes together, on average over the present round."""
-        self._planned()
+        self._planned()  # sets `_segments_per_pass` and `_per_pass`
         return self._segments_per_pass / max(1, self._per_pass)
 
     def register_collector(self, collector: Collector) -> None:
@@ -134,7 +135,7 @@ class OnlineDataModule(OfflineDataModule):
     @property
     def is_repetition(self) -> bool:
         """Whether the current minibatch belongs to a second or later pass over the round."""
-        self._planned()
+        self._planned()  # sets `_per_pass`
         return self.consumed > self._per_pass
 
     def prepare_data(self) -> None:
@@ -182,7 +183,7 @@ class OnlineDataModule(OfflineDataModule):
         return CombinedLoader({"round": rounds, "bc": recorded}, mode="min_size")
 
     def val_dataloader(self) -> Any:
-        """None: what is learned from is never the same twice, and play is what counts."""
+        """Return no loader: there are no held-out episodes, and `lmrl.callbacks.InteractiveEvaluation` evaluates."""
         return []
 
     def minibatches(self) -> Iterator[TokenBatch]:
@@ -209,13 +210,16 @@ class OnlineDataModule(OfflineDataModule):
         window = self.window()
         learner = self.spec.learner
         warmup = 0 if learner is None else learner.warmup_rounds
-        for number in range(self.round + 1, max(self.round, warmup) + 1 + _MOST_EMPTY):
+        first = self.round + 1
+        last = max(self.round, warmup) + _MOST_EMPTY
+        for number in range(first, last + 1):
             # Collect. The return of an aborted episode is partial: where turns cost, it would look better than others.
             collected = self._collector.collect(number)
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
             amounts = amounts_of_segments(chain.from_iterable(parts))
-            self.collected = Amounts(*map(sum, zip(self.collected, amounts, strict=True)))
+            totals = [before + new for before, new in zip(self.collected, amounts, strict=True)]
+            self.collected = Amounts(*totals)
             self.collected_rounds += 1
             # Prepare: the algorithm scores the tokens and attaches advantages to them.
             if learner is not None:
@@ -251,9 +255,11 @@ class OnlineDataModule(OfflineDataModule):
         """The minibatches of this round, nearly equal in size; a function of the buffers and the round's number."""
         if self._plan is None:
             runs = self._chosen()
-            per_pass = -(-len(runs) // self._runs_per_batch())  # minibatches, rounded up
+            per_pass = math.ceil(len(runs) / self._runs_per_batch())
             batches = self.hparams["batches"]
-            passes = self.hparams["epochs"] if batches is None else -(-batches // max(1, per_pass))
+            passes = self.hparams["epochs"]
+            if batches is not None:
+                passes = math.ceil(batches / max(1, per_pass))
             self._per_pass = per_pass
             self._segments_per_pass = sum(len(run.indices) for run in runs)
             self._expected = self._expect(runs, max(1, per_pass))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ class ReplayBuffer:
     def spans(self) -> list[range]:
         """The segments of each episode."""
         ends = self._columns["last"].values().tolist()
-        return list(map(range, [0, *ends], ends))
+        return [range(start, end) for start, end in pairwise([0, *ends])]
 
     def token_counts(self, spans: Sequence[range]) -> tuple[int, int]:
         """Numbers of action tokens and of observation tokens in all segments of some spans."""
@@ -245,7 +246,8 @@ class ReplayBuffer:
             self._attached_column(name).extend(values.numpy())
 
     def _column(self, name: str, dtype: DTypeLike) -> Column:
-        return Column(dtype, None if self._folder is None else self._folder / f"{name}.bin", self._limit)
+        file = None if self._folder is None else self._folder / f"{name}.bin"
+        return Column(dtype, file, self._limit)
 
     def _attached_column(self, name: str) -> Column:
         if name not in self._attached:

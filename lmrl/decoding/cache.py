@@ -101,7 +101,10 @@ _STEP = 64  # columns are allocated in multiples of this
 def bucket(columns: int) -> int:
     """Return the next of 64, 96, 128, 192, 256, 384...: with few numbers of columns, few passes are recorded."""
     power = max(_STEP, 1 << (columns - 1).bit_length())
-    return 3 * power // 4 if _STEP < power and columns <= 3 * power // 4 else power
+    three_quarters = 3 * power // 4
+    if power > _STEP and columns <= three_quarters:
+        return three_quarters
+    return power
 
 
 class SlotCache(Cache):

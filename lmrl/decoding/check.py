@@ -1,12 +1,12 @@
 """Compare the logits of training and of decoding with a model's own forward pass, on a few tokens.
 
-Models differ in what they do with positions, masks, caches and logits. A kind that would silently train or sample with
-other logits than its own is refused when it is built or loaded.
+Models differ in what they do with positions, masks, caches and logits. A model that would silently train or sample
+with other logits than its own is refused when it is built or loaded.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -104,6 +104,16 @@ def _quietly(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
+class _OwnLogits(NamedTuple):
+    """What the model's own forward pass computes for the texts of the check."""
+
+    first: Tensor
+    second: Tensor
+    branch: Tensor
+    prefix: Tensor
+    """For the three tokens with which `first` and `branch` begin, read alone."""
+
+
 def _compare(model: PreTrainedModel) -> None:
     for name in ("vocab_size", "hidden_size"):
         if not isinstance(getattr(model.config, name, None), int):
@@ -114,17 +124,17 @@ def _compare(model: PreTrainedModel) -> None:
     second = ((5 * np.arange(4) + 4) % words).tolist()
     branch = first[:3] + second[:2]
 
-    # What the model itself computes for each of them, and for the first three tokens alone.
-    own = [_own(model, first), _own(model, second), _own(model, branch), _own(model, first[:3])]
-    if own[0].shape[-1] != (model.config.hidden_size if model is trunk_of(model) else words):
-        raise _refused(model, f"its logits have {own[0].shape[-1]} entries, its vocabulary {words}")
+    own = _OwnLogits(_own(model, first), _own(model, second), _own(model, branch), _own(model, first[:3]))
+    width = model.config.hidden_size if model is trunk_of(model) else words
+    if own.first.shape[-1] != width:
+        raise _refused(model, f"its logits have {own.first.shape[-1]} entries, its vocabulary {words}")
 
     exact = model.device.type == "cpu" and model.dtype == torch.float32
     tolerance = _FLOAT32_ON_CPU if exact else _ELSEWHERE
     scale = max(float(logits.abs().max()) for logits in own)
     parts: dict[str, Callable[[], Pairs]] = {
-        "its logits depend on later tokens: without them they": lambda: [(own[3][-1], own[0][2])],
-        "logits in training": lambda: _trained(model, [first, second], own),
+        "its logits depend on later tokens: without them they": lambda: [(own.prefix[-1], own.first[2])],
+        "logits in training": lambda: _trained(model, [first, second], [own.first, own.second]),
         "logits in training with branches": lambda: _branched(model, first, second, branch, own),
         "logits in decoding": lambda: _decoded(model, first, second, branch, own),
     }
@@ -139,7 +149,7 @@ def _compare(model: PreTrainedModel) -> None:
             raise _refused(
                 model, f"{name} differ from its own forward pass by {difference:.2g} (logits reach {scale:.2g})"
             )
-    if _reads_without_masks(model, [first, second], own, tolerance * scale):
+    if _reads_without_masks(model, [first, second], [own.first, own.second], tolerance * scale):
         READ_WITHOUT_MASKS.add(type(trunk_of(model)))
     else:
         READ_WITHOUT_MASKS.discard(type(trunk_of(model)))
@@ -183,9 +193,7 @@ def _trained(model: PreTrainedModel, rows: list[list[int]], own: list[Tensor]) -
     return [(_ours(model, hidden[row])[: len(ids)], own[row]) for row, ids in enumerate(rows)]
 
 
-def _branched(
-    model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: list[Tensor]
-) -> Pairs:
+def _branched(model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: _OwnLogits) -> Pairs:
     """A context of three tokens with two continuations side by side, and a shorter row."""
     ids = _ids(model, [first + branch[3:], second])
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 4], [0, 1, 2, 3, 0, 0, 0, 0]], device=model.device)
@@ -193,22 +201,20 @@ def _branched(
     # The second continuation (columns 6, 7) does not see the first (columns 3 to 5).
     mask[0, :, 6:, 3:6] = False
     logits = _ours(model, read_rows(trunk_of(model), ids, positions, mask))
-    return [(logits[0, :6], own[0]), (logits[0, 6:], own[2][3:]), (logits[1, :4], own[1])]
+    return [(logits[0, :6], own.first), (logits[0, 6:], own.branch[3:]), (logits[1, :4], own.second)]
 
 
-def _decoded(
-    model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: list[Tensor]
-) -> Pairs:
+def _decoded(model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: _OwnLogits) -> Pairs:
     """Two rows, one more token in each, and another continuation of a part of the first."""
     reader = Reader(model, rows=2, limit=_LENGTH, recorded=False)
     pairs: Pairs = []
     for left, right in ((5, 3), (6, 4)):
         new = [reader.slots.rewind(0, first[:left]), reader.slots.rewind(1, second[:right])]
         logits = _ours(model, reader.read([0, 1], new))
-        pairs += [(logits[0], own[0][left - 1]), (logits[1], own[1][right - 1])]
+        pairs += [(logits[0], own.first[left - 1]), (logits[1], own.second[right - 1])]
     # The slot keeps the three tokens that both texts share.
     again = _ours(model, reader.read([0], [reader.slots.rewind(0, branch)]))
-    return [*pairs, (again[0], own[2][-1])]
+    return [*pairs, (again[0], own.branch[-1])]
 
 
 def _ids(model: PreTrainedModel, rows: list[list[int]]) -> Tensor:

@@ -40,7 +40,7 @@ class Weights:
         self._marks, self._numbers = self._look()
 
     def changed(self) -> bool:
-        """Whether they are others than at the last call."""
+        """Whether the parameters have changed since the last call."""
         marks, numbers = self._look()
         same = marks == self._marks and torch.equal(numbers, self._numbers)
         self._marks = marks

@@ -69,9 +69,9 @@ class LlamaForward:
 
     @staticmethod
     def accepts(trunk: PreTrainedModel) -> bool:
-        """Return whether it is a Llama with no part that is not the very class of `transformers`.
+        """Return whether this forward pass fits the model: a Llama whose parts are the classes of `transformers`.
 
-        Also no bias, hook, adapter or replaced function, plain rotary embeddings, and no autocast.
+        It must have plain rotary embeddings and no bias, hook, adapter or replaced function. Autocast must be off.
         """
         config = trunk.config
         if not isinstance(trunk, LlamaModel) or config._attn_implementation != "sdpa":

@@ -53,7 +53,7 @@ def is_recorded(device: torch.device) -> bool:
 
 
 def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Record what a function does on the GPU, and return what does it again, by one launch in place of a thousand.
+    """Record the GPU work of a function as a CUDA graph, and return a function that repeats it by a single launch.
 
     Args:
         run: reads and writes tensors that stay where they are, and waits for nothing.
@@ -165,7 +165,7 @@ class Reader:
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
         lengths = [len(ids) for ids in new]
-        most = 1 if self._step is not None else _SHORT  # that a pass over all rows reads in each
+        most = 1 if self._step is not None else _SHORT  # new ids per slot in a pass over all rows
         parts = []
         order: list[int] = []
         for group in self._groups(lengths, most):
@@ -182,15 +182,15 @@ class Reader:
         return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], order)
 
     def _groups(self, lengths: list[int], most: int) -> list[list[int]]:
-        """Rows that are read together: of similar length, see `_groups`, and those of a pass over all rows."""
+        """Rows that are read together: those of a pass over all rows, and the others by `_of_similar_length`."""
         if max(lengths) == 1:
             return [list(range(len(lengths)))]
         if not self._static:
-            return _groups(lengths)
+            return _of_similar_length(lengths)
         short = [row for row, length in enumerate(lengths) if length <= most]
         long = [row for row, length in enumerate(lengths) if length > most]
         groups = [short] if short else []
-        for group in _groups([lengths[row] for row in long]):
+        for group in _of_similar_length([lengths[row] for row in long]):
             groups.append([long[place] for place in group])
         return groups
 
@@ -252,7 +252,10 @@ class Reader:
             hidden = self._read_eagerly(ids[:, part], positions[:, part], used)
             # (rows, width) at each row's last token; rows that have ended in an earlier piece keep theirs.
             piece_ends = hidden[rows, (last - begin).clamp(0, hidden.shape[1] - 1)]
-            ends = torch.where((last >= begin)[:, None], piece_ends, ends) if begin else piece_ends
+            if begin == 0:
+                ends = piece_ends
+            else:
+                ends = torch.where((last >= begin)[:, None], piece_ends, ends)
         self.slots.keep(slots, new)
         return _in_order(ends, order)
 
@@ -333,15 +336,17 @@ class Reader:
         return torch.tensor(numbers, device=self._device)
 
 
-def _groups(lengths: list[int]) -> list[list[int]]:
+def _of_similar_length(lengths: list[int]) -> list[list[int]]:
     """Rows to read together: one pass for all, unless padding them to the longest costs more than another pass."""
     groups: list[list[int]] = []
+    longest = 0  # length of the longest row of the newest group
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     for place, row in enumerate(order):
         # The tokens of padding if this row and all shorter ones were read with the group.
-        padding = (len(order) - place) * (lengths[groups[-1][0]] - lengths[row]) if groups else 0
+        padding = (len(order) - place) * (longest - lengths[row])
         if not groups or padding > _PADDING:
             groups.append([])
+            longest = lengths[row]
         groups[-1].append(row)
     return [sorted(group) for group in groups]
 

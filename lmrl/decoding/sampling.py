@@ -272,7 +272,7 @@ class Decoder:
         self.v_head = v_head
         # With beta 0 the value model is read for V alone.
         needed = guidance is not None and (guidance.beta > 0 or v_head is not None)
-        self._values = guidance.engine if guidance is not None and needed else None
+        self._value_engine = guidance.engine if guidance is not None and needed else None
 
     def reset(self) -> None:
         """Forget everything that was read."""
@@ -340,35 +340,40 @@ class Decoder:
 
     def _evaluating(self) -> ExitStack:
         stack = ExitStack()
-        for engine in (self.engine, self._values):
+        for engine in (self.engine, self._value_engine):
             if engine is not None:
                 stack.enter_context(engine.evaluating())
         return stack
 
     def _begin(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _NextToken:
-        value = None if self._values is None else self._values.feed(slots, contexts)
-        return self._read(self.engine.feed(slots, contexts), value)
+        value_hidden = None if self._value_engine is None else self._value_engine.feed(slots, contexts)
+        return self._read(self.engine.feed(slots, contexts), value_hidden)
 
     def _next(self, slots: Sequence[int], ids: Sequence[int]) -> _NextToken:
-        value = None if self._values is None else self._values.append(slots, ids)
-        return self._read(self.engine.append(slots, ids), value)
+        value_hidden = None if self._value_engine is None else self._value_engine.append(slots, ids)
+        return self._read(self.engine.append(slots, ids), value_hidden)
 
-    def _read(self, hidden: Tensor, value: Tensor | None) -> _NextToken:
+    def _read(self, hidden: Tensor, value_hidden: Tensor | None) -> _NextToken:
         """Apply the heads to (rows, width) hidden vectors of the language model and of the value model."""
-        logits = self._logits(hidden, value)
+        logits = self._logits(hidden, value_hidden)
         if self.v_head is None:
             return _NextToken(logits, None)
         with torch.inference_mode():
-            return _NextToken(logits, self.v_head(hidden if value is None else value).reshape(-1).float())
+            values = self.v_head(hidden if value_hidden is None else value_hidden)
+            return _NextToken(logits, values.reshape(-1).float())
 
-    def _logits(self, hidden: Tensor, value: Tensor | None) -> Tensor:
+    def _logits(self, hidden: Tensor, value_hidden: Tensor | None) -> Tensor:
+        guidance = self.guidance
         with torch.inference_mode():
-            logits = base = self.engine.logits(hidden).float()
-            if self.guidance is not None and self.guidance.beta > 0 and value is not None:
-                logits = add_q_to_logits(base, self.guidance.q(value, base), self.guidance.beta)
+            base = self.engine.logits(hidden).float()
+            logits = base
+            if guidance is not None and guidance.beta > 0 and value_hidden is not None:
+                logits = add_q_to_logits(base, guidance.q(value_hidden, base), guidance.beta)
             if self.invalid is not None:
                 logits = logits.masked_fill(self.invalid, -torch.inf)
-            return logits if self.guidance is None else self._within_support(logits, base, self.guidance)
+            if guidance is not None:
+                logits = self._within_support(logits, base, guidance)
+            return logits
 
     def _within_support(self, logits: Tensor, base: Tensor, guidance: Guidance) -> Tensor:
         top_k = guidance.support_top_k

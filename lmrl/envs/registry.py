@@ -325,11 +325,14 @@ def starts(
         UserError: for an unknown task, or arguments that the environment refuses.
     """
     entry = task(task_name)
-    starts_of: StartsOf | None = _hook(entry, "starts_of") if env else None
-    others = None if starts_of is None else starts_of(env or {})
-    if others is not None:
-        return others
-    return entry.selection if selection and entry.selection else entry.starts
+    if env:
+        starts_of: StartsOf | None = _hook(entry, "starts_of")
+        changed = None if starts_of is None else starts_of(env)
+        if changed is not None:
+            return changed
+    if selection and entry.selection:
+        return entry.selection
+    return entry.starts
 
 
 def file_format(task_name: str) -> FileFormat:

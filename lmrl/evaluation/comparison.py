@@ -91,7 +91,11 @@ class Comparison(NamedTuple):
         if self.episodes < 2:
             return "not told apart"
         low, high = self.difference_interval
-        return "higher" if low > 0 else "lower" if high < 0 else "not told apart"
+        if low > 0:
+            return "higher"
+        if high < 0:
+            return "lower"
+        return "not told apart"
 
 
 def read_played(path: Path) -> Played:

@@ -121,7 +121,11 @@ def transcript(episode: Episode, turns: int = 12) -> str:
         lines += _marked("", episode.observations[turn + 1])
     if len(episode) > turns:
         lines.append(f"... and {counted(len(episode) - turns, 'more turn')}")
-    ending = "solved" if episode.success else "ended by the rules" if episode.terminated else "cut short"
+    ending = "cut short"
+    if episode.success:
+        ending = "solved"
+    elif episode.terminated:
+        ending = "ended by the rules"
     length = counted(len(episode), "turn")
     lines.append(f"({ending}; return {_number(episode.total_reward)}, {length}, {episode.illegal} illegal)")
     return "\n".join(lines)

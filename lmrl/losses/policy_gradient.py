@@ -118,12 +118,12 @@ def lambda_by_turn(turn_lengths: ArrayLike, gae_lambda: float) -> NDArray[np.flo
     return lambdas
 
 
-def whiten(advantages: ArrayLike, epsilon: float = 1e-8) -> NDArray[np.float64]:
+def whiten(advantages: ArrayLike) -> NDArray[np.float64]:
     """Shift and scale to mean 0 and population variance 1, over all entries of a round."""
     advantages = np.asarray(advantages, dtype=np.float64)
     if not advantages.size:
         return advantages
-    whitened: NDArray[np.float64] = (advantages - advantages.mean()) / np.sqrt(advantages.var() + epsilon)
+    whitened: NDArray[np.float64] = (advantages - advantages.mean()) / np.sqrt(advantages.var() + 1e-8)
     return whitened
 
 

@@ -273,7 +273,11 @@ def adapter_chain(folder: str) -> list[str]:
     """
     bases = [folder]
     seen = set[Path]()
-    while (file := Path(bases[-1]) / ADAPTER_CONFIG).is_file() and not (Path(bases[-1]) / "config.json").is_file():
+    while True:
+        file = Path(bases[-1]) / ADAPTER_CONFIG
+        is_whole_model = (Path(bases[-1]) / "config.json").is_file()
+        if is_whole_model or not file.is_file():
+            break
         base = json_of_file(file).get("base_model_name_or_path")
         if not isinstance(base, str) or not base or file.resolve() in seen:
             raise UserError(f"{file}: base_model_name_or_path must name a model, got {base!r:.80}")

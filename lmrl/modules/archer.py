@@ -28,7 +28,7 @@ ACTOR_LOSSES = ("awr", "pg")
 
 
 class ArCHer(ActorCritic):
-    """Two Qs of whole actions and a V of the states in which they are begun; the language model follows ``Q - V``.
+    """Two Qs of whole actions and a V of the states before them; the language model learns from ``Q - V``.
 
     Zhou et al. 2024, with V as an expectile of the data's Q (their offline form) in place of the mean over actions that
     the actor samples again. A turn is a step: rewards and discounts are those of turns. As for ILQL a terminated

@@ -17,10 +17,10 @@ __all__ = ["AWR"]
 class AWR(ActorCritic):
     """BC in which an action token counts ``exp(A / temperature)``; A is the return that followed it, less V before it.
 
-    Peng et al. 2019, offline and token by token: the returns are those of the data, V is their mean. With `bootstrap`
-    the rest of the return is V of where the policy acts next, and with an expectile above 0.5 V is that of the better
-    actions: so implicit Q-learning extracts its policy (Kostrikov et al. 2022, arXiv 2110.06169), here without Q, since
-    games answer an action nearly always alike.
+    Peng et al. 2019, offline and per token: the returns are those of the data, and V learns their mean. With
+    `bootstrap`, V of the state in which the policy acts next replaces the rest of the return. With an expectile above
+    0.5, V is the value of the better actions. Both together are the policy extraction of implicit Q-learning (Kostrikov
+    et al. 2022, arXiv 2110.06169). It needs no Q here, because games nearly always answer an action in the same way.
     """
 
     name = "awr"

@@ -59,8 +59,8 @@ __all__ = ["LanguageModule"]
 class LanguageModule(L.LightningModule):
     """Base of all algorithms. A subclass defines `losses` and the `policy` that it has learned.
 
-    Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other
-    file: the weights of `pretrained` are part of it. Only with `lora` they are not, and are read from there again.
+    Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other file,
+    because it holds the weights of `pretrained`. With `lora` it leaves them out, and they are read from there again.
     """
 
     #: Name under which the terms of the loss are logged.
@@ -163,7 +163,7 @@ class LanguageModule(L.LightningModule):
         return BatchSpec(tokenizer=self.tokenizer, positions=positions_of(self.model.config))
 
     def objective(self, terms: Any, batch: TokenBatch) -> Tensor:
-        """The loss of a batch, of which `losses` gave the terms, as it enters the gradient; see `TokenBatch.scale`."""
+        """Return the loss that is minimised, from the terms that `losses` has returned; see `TokenBatch.scale`."""
         loss: Tensor = terms.loss * batch.scale
         return loss
 
@@ -172,7 +172,7 @@ class LanguageModule(L.LightningModule):
         return lm_cost(self.model)
 
     def round_cost(self) -> StepCost:
-        """Return what it costs to play a round, and to prepare it: the policy reads and says each id once."""
+        """Return what it costs to play and prepare a round. The policy reads or samples each id once."""
         return playing_cost(self.model)
 
     @property
@@ -186,18 +186,21 @@ class LanguageModule(L.LightningModule):
             add_lora(self.model, lora)
 
     def weights_of_base(self) -> set[str]:
-        """Return the names of the weights that are those of `base`, in all copies: checkpoints leave them out.
+        """Return the names of the weights that equal those of `base`, in all copies. Checkpoints leave them out.
 
         An algorithm that changes weights and freezes them later must override it.
         """
         if self.base is None:
             return set()
-        of_base = {id(p) for name, p in self.model.named_parameters() if not (p.requires_grad or is_adapter(name))}
+        of_base = set()
+        for name, parameter in self.model.named_parameters():
+            if not parameter.requires_grad and not is_adapter(name):
+                of_base.add(id(parameter))
         if self.model.config.vocab_size > self.base.vocabulary:
             # The rows of new tokens began at random.
             for layer in (self.model.get_input_embeddings(), head_of(self.model)):
                 of_base.difference_update(id(parameter) for parameter in layer.parameters())
-        # Copies that share what never learns hold the very parameters.
+        # Frozen parameters are shared with the copies of the model, which hold them under other names.
         return {name for name, p in self.named_parameters(remove_duplicate=False) if id(p) in of_base}
 
     def value_state_dict(self) -> dict[str, Tensor]:
@@ -222,7 +225,7 @@ class LanguageModule(L.LightningModule):
         return lean
 
     @property
-    def told(self) -> str:
+    def prompt_line(self) -> str:
         """Return the text that the policy reads before the first observation."""
         return ""
 
@@ -289,8 +292,8 @@ class LanguageModule(L.LightningModule):
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.
 
-        Lightning averages over micro-batches and ranks, so a step is divided by the number of action tokens that steps
-        have on average, however they are cut into micro-batches.
+        Lightning averages the losses of micro-batches and ranks. Each loss is a sum over action tokens that is divided
+        by their average number, so all tokens have the same weight however a step is cut into micro-batches.
         """
         terms = self.losses(batch)
         self.action_tokens += self.reporter.train(self, terms, batch)
@@ -302,7 +305,11 @@ class LanguageModule(L.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the norm of the gradient and the learning rate."""
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad)
         self.log("train/grad_norm", full_tensor(get_total_norm(gradients)))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
 

@@ -38,10 +38,11 @@ RATIOS = ("token", "turn")
 class GRPO(PolicyGradient):
     """Policy gradients without a critic: an episode's advantage is its return over those of other episodes.
 
-    By ``advantage``: of a group of episodes that began alike (`lmrl.losses.group_advantages`: Shao et al. 2024, Liu et
-    al. 2025, Ahmadian et al. 2024), or ``rebn``: the return to come of each turn, whitened over all turns of the round
-    (Liu et al. 2025, arXiv 2510.01051), which needs no groups. ``turn_baseline`` first takes off what has followed this
-    turn in earlier rounds on average. All tokens of an action have the same advantage.
+    ``grpo``, ``dr_grpo`` and ``rloo`` compare the episodes of a group, which begin alike (Shao et al. 2024, Liu et al.
+    2025, Ahmadian et al. 2024; see `lmrl.losses.group_advantages`). ``rebn`` needs no groups: it whitens the return to
+    come of each turn over all turns of the round (Liu et al. 2025, arXiv 2510.01051). ``turn_baseline`` does the same
+    after it has subtracted the mean return that followed this turn in earlier rounds. All tokens of an action have the
+    same advantage.
     """
 
     name = "grpo"

@@ -50,7 +50,7 @@ class GuidedPPO(PPO):
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.value_state_dict(), required=True)
-        # The head of the run is what `reranker` compares with; only a shared critic goes on from it.
+        # `reranker` needs the V head of the run. Only a shared critic trains it further.
         self.v_head.requires_grad_(self.critic is None)
         # The reference policy is pi_beta with the values as they are now.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))

@@ -22,8 +22,9 @@ class HGPO(GRPO):
     observation, at level ``l`` those that also share the ``l`` observations before it. The advantage of a turn is the
     mean of those within its groups, with weights ``(l + 1) ** level_power``.
 
-    Left out are levels at which a turn is alone, or of which its episode has no history yet. A turn that is alone at
-    all levels has advantage 0. A level at which all returns are equal counts: else the estimate would depend on ties.
+    A turn leaves out the levels at which it is alone, or for which its episode is still too short. A turn that is alone
+    at all levels has advantage 0. A level at which all returns are equal counts: else the estimate would depend on
+    ties.
     """
 
     name = "hgpo"

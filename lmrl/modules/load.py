@@ -54,11 +54,9 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
 
 def _content(file: Path, allow_pickle: bool) -> dict[str, Any]:
     """Return a checkpoint's content; for an exported folder the result of `read_manifest`, under the same entry."""
-    return (
-        {"lmrl": read_manifest(file)}
-        if (file / MANIFEST).is_file()
-        else read_checkpoint(file, allow_pickle, weights=True)
-    )
+    if (file / MANIFEST).is_file():
+        return {"lmrl": read_manifest(file)}
+    return read_checkpoint(file, allow_pickle, weights=True)
 
 
 def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
@@ -135,10 +133,14 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
         module.configure_model()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
-    except Exception as error:
-        if isinstance(error, (OSError, MemoryError)) or (isinstance(error, UserError) and str(file) in str(error)):
+    except (OSError, MemoryError):
+        raise
+    except UserError as error:
+        if str(file) in str(error):
             raise
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {in_one_line(error)}"
+        raise UserError(f"{where} is damaged, or not of {kind.__name__}: {error}") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(f"{where} is damaged, or not of {kind.__name__}: {reason}") from error
     return module.eval()
 

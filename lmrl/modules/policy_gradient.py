@@ -42,9 +42,11 @@ from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
 
+# Where the KL to the reference model is only logged, the model scores about 32 episodes of a round, and at least every
+# eighth one.
+_KL_EPISODES = 32
 _KL_STRIDE = 8
 _LARGEST_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
-_KL_EPISODES = 32  # are scored by the reference model of any round, where its KL is only logged
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -227,17 +229,16 @@ class PolicyGradient(LanguageModule):
         if self.correction is not None and self.importance_cap_of_steps is None:
             episodes, ratio = self._corrected(self.correction, episodes, segments)
 
-        # 2. Score the tokens with the reference model.
-        scored = range(0, len(episodes), self._ref_stride(len(episodes)))
-        ref_logprobs = []
-        for episode, parts in zip(episodes, segments, strict=True):
-            ref_logprobs.append(sampled(episode, "action_logprobs", parts))
-        by_reference = self._ref_logprobs([segments[number] for number in scored])
-        for number, ref_logprob in zip(scored, by_reference, strict=True):
-            ref_logprobs[number] = ref_logprob
+        # 2. Score the tokens with the reference model. Where its KL is only logged, it scores a sample of the episodes.
+        #    The others keep their own log-probabilities in place of the reference's.
         rollout = []
-        for episode, parts, ref_logprob in zip(episodes, segments, ref_logprobs, strict=True):
-            rollout.append(rollout_episode(episode, parts, ref_logprob))
+        for episode, parts in zip(episodes, segments, strict=True):
+            own_logprob = sampled(episode, "action_logprobs", parts)
+            rollout.append(rollout_episode(episode, parts, ref_logprob=own_logprob))
+        scored = rollout[:: self._ref_stride(len(rollout))]
+        ref_logprobs = self._ref_logprobs([scored_episode.segments for scored_episode in scored])
+        for scored_episode, ref_logprob in zip(scored, ref_logprobs, strict=True):
+            scored_episode.ref_logprob = ref_logprob
 
         # 3. Compute advantages and the other columns of the loss.
         metrics = self.process(rollout)
@@ -245,8 +246,9 @@ class PolicyGradient(LanguageModule):
             set_column(rollout, "importance", self._importance(ratio, rollout))
 
         # 4. Move the KL coefficient by the KL of the whole round. The rewards have had the old one; a loss has the new.
-        ref_logprob = joined(rollout[number].ref_logprob for number in scored)
-        kl = k3(ref_logprob - joined(rollout[number].logprob for number in scored))
+        round_logprob = joined(scored_episode.logprob for scored_episode in scored)
+        round_ref_logprob = joined(scored_episode.ref_logprob for scored_episode in scored)
+        kl = k3(round_ref_logprob - round_logprob)
         kl_mean = float(kl.mean()) if len(kl) else 0.0
         kl_weight = float(self.kl_weight)
         if not self._is_warming_up():
@@ -305,7 +307,9 @@ class PolicyGradient(LanguageModule):
 
     def _ref_stride(self, episodes: int) -> int:
         """Return n: the reference model scores every n-th episode, only a sample if its KL is merely logged."""
-        return 1 if self.is_reference_learned_from else min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
+        if self.is_reference_learned_from:
+            return 1
+        return min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
 
     @property
     def is_reference_learned_from(self) -> bool:
@@ -438,7 +442,8 @@ class PolicyGradient(LanguageModule):
         # Only now is it known which id ends an action, which depends on how texts are rendered.
         self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
         if data.keep_replay:
-            raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.keep_replay must be False")
+            name = type(self).__name__
+            raise UserError(f"{name} learns from the current round alone: data.init_args.keep_replay must be False")
         if data.offline != (self.bc_weight > 0.0):
             raise UserError(f"with bc_weight {self.bc_weight}, data.init_args.offline must be {self.bc_weight > 0.0}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +46,17 @@ LEVELS = ("token", "turn")
 CRITICS = ("detached", "own", "shared")
 
 
+class _Steps(NamedTuple):
+    """The steps of an episode, with arrays over them. A step is a token or a turn."""
+
+    lengths: NDArray[np.int64]
+    """Number of tokens of each step."""
+    value: Vector
+    advantage: Vector
+    return_to_go: Vector
+    """Discounted return from each step on."""
+
+
 def compute_advantages(
     rollout: Sequence[RolloutEpisode],
     values: Sequence[Vector],
@@ -76,10 +87,7 @@ def compute_advantages(
     Returns:
         Of each episode, (T,) the discounted return that followed each token, or the turn that it is part of.
     """
-    step_values = []
-    advantages = []
-    returns = []
-    step_lengths = []
+    steps = []
     for episode, value, end_value in zip(rollout, values, end_values, strict=True):
         # (T,) the reward of each action token, less the KL penalty.
         reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
@@ -90,22 +98,27 @@ def compute_advantages(
         if level == "token" and lambda_level == "turn":
             lambdas = lambda_by_turn(episode.turn_lengths, gae_lambda)
         step_value = value[starts]
-        advantages.append(gae(step_reward, step_value, end_value, gamma, lambdas))
-        step_values.append(step_value)
-        # With lambda 1 advantages are returns less V.
-        returns.append(gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0))
-        step_lengths.append(np.diff(starts, append=episode.num_tokens))
+        steps.append(
+            _Steps(
+                lengths=np.diff(starts, append=episode.num_tokens),
+                value=step_value,
+                advantage=gae(step_reward, step_value, end_value, gamma, lambdas),
+                # With lambda 1 advantages are returns less V, which is 0 here.
+                return_to_go=gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0),
+            )
+        )
 
     # Advantages are whitened over all steps of the round, so a long turn counts once. Targets keep their scale.
+    advantages = [step.advantage for step in steps]
     whitened = split_as(whiten(joined(advantages)), advantages)
-    for index, episode in enumerate(rollout):
+    returns = []
+    for episode, step, whitened_advantage in zip(rollout, steps, whitened, strict=True):
         # (T,) Every token of a step has the numbers of the step.
-        lengths = step_lengths[index]
         episode.columns["logprob"] = episode.logprob
-        episode.columns["value"] = np.repeat(step_values[index], lengths)
-        episode.columns["advantage"] = np.repeat(whitened[index], lengths)
-        episode.columns["target"] = np.repeat(advantages[index] + step_values[index], lengths)
-        returns[index] = np.repeat(returns[index], lengths)
+        episode.columns["value"] = np.repeat(step.value, step.lengths)
+        episode.columns["advantage"] = np.repeat(whitened_advantage, step.lengths)
+        episode.columns["target"] = np.repeat(step.advantage + step.value, step.lengths)
+        returns.append(np.repeat(step.return_to_go, step.lengths))
     if loss_agg_mode != "token-mean":
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], loss_agg_mode))
     return returns
@@ -154,8 +167,9 @@ class PPO(PolicyGradient):
             gamma: discount per step.
             gae_lambda: of the advantages: 0 trusts V after one step, 1 trusts the rewards alone.
             level: what a step is, ``token`` or ``turn``.
-            lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published:
-                in a game of n turns of k tokens the first token then has ``gae_lambda ** (n * k)`` of the end's credit.
+            lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published.
+                By token, the first token of a game of n turns with k tokens each gets only ``gae_lambda ** (n * k)`` of
+                the credit for the end.
             critic: ``detached``: a head of its own on hidden states that it cannot change, added to the mean by turn;
                 ``own``: the same on a trunk (or adapters) of its own; ``shared``: a head on the policy's trunk, by a
                 value loss.
@@ -230,7 +244,10 @@ class PPO(PolicyGradient):
         }
 
         # Now the critic may see the round.
-        self.critic.baseline.update([r[episode.turn_starts] for r, episode in zip(returns, rollout, strict=True)])
+        turn_returns = []
+        for episode, episode_returns in zip(rollout, returns, strict=True):
+            turn_returns.append(episode_returns[episode.turn_starts])
+        self.critic.baseline.update(turn_returns)
         targets = joined(returns) - joined(self._turn_means(self.critic, rollout))
         data = online_datamodule(self.trainer, self.name)
         seed = [data.seed, data.round]

@@ -35,7 +35,7 @@ __all__ = ["QSFT"]
 
 
 class QSFT(LanguageModule):
-    """Values without value heads: what a copy p of the BC model gives to a token, over what pi_beta gives, is its Q.
+    """Values without value heads: the Q of a token is its probability under a copy p of the BC model, over pi_beta's.
 
     Returns are scaled to [0, 1], ``Q = low + (high - low) p / pi_beta``. The ratio is a value only where pi_beta is the
     distribution of the actions that are learned from: the data must be those of the BC run.

@@ -1,5 +1,6 @@
 """BC with the return of the episode in the prompt (Chen et al. 2021, arXiv 2106.01345, for texts)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from lmrl.errors import UserError, check_range
 from lmrl.losses import bin_means, bin_of, quantile_edges
 from lmrl.modules.bc import BC
 from lmrl.policies import ConditionedPolicy
-from lmrl.policies.conditioned import told
+from lmrl.policies.conditioned import with_line
 from lmrl.types import Episode
 
 __all__ = ["ReturnConditionedBC"]
@@ -85,7 +86,8 @@ class ReturnConditionedBC(BC):
         Raises:
             UserError: there is no such bin, no training episode is in it, or the bins are not known yet.
         """
-        known = (~self.bin_returns.isnan()).nonzero().squeeze(-1).add(1).tolist()  # bins with training episodes
+        # The numbers of the bins that hold training episodes.
+        known = [number for number, mean in enumerate(self.bin_returns.tolist(), start=1) if not math.isnan(mean)]
         if not known:
             raise UserError("ReturnConditionedBC does not know what returns there are: fit it, or load it")
         number = known[-1] if wish is None else wish
@@ -94,13 +96,13 @@ class ReturnConditionedBC(BC):
         return "" if self.bins == 1 else f"return {number} of {self.bins}\n"
 
     @property
-    def told(self) -> str:
+    def prompt_line(self) -> str:
         """Return the line with which the policy acts."""
         return self.line()
 
     def as_read(self, episode: Episode) -> Episode:
         """Return the episode with the line with which the policy acts."""
-        return self._with_line(super().as_read(episode), self.told)
+        return self._with_line(super().as_read(episode), self.prompt_line)
 
     def policy(self, wish: int | None = None, **settings: Any) -> ConditionedPolicy:
         """Sample from the model with the return of a bin in the prompt.
@@ -127,4 +129,4 @@ class ReturnConditionedBC(BC):
         return self.context_window().texts is not None
 
     def _with_line(self, episode: Episode, line: str) -> Episode:
-        return replace(episode, observations=told(episode.observations, line, self._always))
+        return replace(episode, observations=with_line(episode.observations, line, self._always))

@@ -88,30 +88,30 @@ def build_q_heads(model: PreTrainedModel, count: int, bias: float, rank: int | N
     return nn.ModuleList([ValueHead(width, vocabulary, bias, rank) for _ in range(count)])
 
 
-def load_pretrained_values(module: LanguageModule, ours: Mapping[str, Tensor], required: bool = False) -> None:
+def load_pretrained_values(module: LanguageModule, own: Mapping[str, Tensor], required: bool = False) -> None:
     """If the run that a module starts from has learned values, start from them (offline to online).
 
     Args:
         module: its `pretrained` may be such a run.
-        ours: its value weights, as its `value_state_dict` names them.
+        own: its value weights, as its `value_state_dict` names them.
         required: whether the run must have values.
 
     Raises:
         UserError: if these are values of another kind, or there are none where they are required.
     """
-    name = module.hparams["pretrained"]
-    lora = module.hparams["lora"] is not None
-    if name is None or next(iter(ours.values())).is_meta:  # the first process loads them for all
+    pretrained = module.hparams["pretrained"]
+    if pretrained is None or next(iter(own.values())).is_meta:  # the first process loads them for all
         return
-    learned = exported_values(resolve_pretrained(name))
-    if not learned and not required:
+    saved = exported_values(resolve_pretrained(pretrained))
+    if not saved and not required:
         return
-    if ours.keys() != learned.keys() or any(ours[key].shape != learned[key].shape for key in ours):
-        parts = ", ".join(sorted({key.split(".")[0] for key in learned}))
-        reason = f"has others ({parts})" if learned else "has none"
-        same = ", with the same lora" if lora else ""
-        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {name!r} {reason}")
-    module.load_state_dict(learned, strict=False)
+    is_same_kind = own.keys() == saved.keys() and all(own[key].shape == saved[key].shape for key in own)
+    if not is_same_kind:
+        parts = ", ".join(sorted({key.split(".")[0] for key in saved}))
+        reason = f"has others ({parts})" if saved else "has none"
+        same = ", with the same lora" if module.hparams["lora"] is not None else ""
+        raise UserError(f"{type(module).__name__} goes on from values of its own kind{same}; {pretrained!r} {reason}")
+    module.load_state_dict(saved, strict=False)
 
 
 def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:

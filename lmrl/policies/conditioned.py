@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from lmrl.types import Policy, Reply, Request, Resettable
 
-__all__ = ["ConditionedPolicy", "told"]
+__all__ = ["ConditionedPolicy", "with_line"]
 
 
-def told(observations: Sequence[str], line: str, always: bool) -> tuple[str, ...]:
-    """Observations with a line in front.
+def with_line(observations: Sequence[str], line: str, always: bool) -> tuple[str, ...]:
+    """Return observations with a line in front.
 
     Args:
         observations: texts of the environment, oldest first.
@@ -26,8 +26,8 @@ class ConditionedPolicy:
 
     Args:
         policy: reads the line.
-        line: as of `told`.
-        always: as of `told`.
+        line: as of `with_line`.
+        always: as of `with_line`.
     """
 
     def __init__(self, policy: Policy, line: str, always: bool) -> None:
@@ -37,9 +37,11 @@ class ConditionedPolicy:
 
     def act(self, requests: Sequence[Request]) -> list[Reply]:
         """One action per request, in their order."""
-        return self.policy.act(
-            [replace(r, observations=told(r.observations, self.line, self.always)) for r in requests]
-        )
+        conditioned = []
+        for request in requests:
+            observations = with_line(request.observations, self.line, self.always)
+            conditioned.append(replace(request, observations=observations))
+        return self.policy.act(conditioned)
 
     def reset(self) -> None:
         """See `lmrl.types.Resettable`."""

@@ -57,12 +57,13 @@ class ContextBuilder:
         Raises:
             UserError: naming the episode, where there is nothing to read.
         """
-        return [
-            context(
-                self.encoder, self.window, r.observations, r.actions, r.action_ids, f"the episode with seed {r.seed}"
-            )
-            for r in requests
-        ]
+        contexts = []
+        for request in requests:
+            observations = request.observations
+            where = f"the episode with seed {request.seed}"
+            ids = context(self.encoder, self.window, observations, request.actions, request.action_ids, where)
+            contexts.append(ids)
+        return contexts
 
     def stop_ids(self) -> frozenset[int]:
         """Every id with which an action is complete; raises as `stop_ids`."""

@@ -74,9 +74,12 @@ def proposal_scores(
         ``(contexts, proposals)`` float32 on the CPU.
     """
     hidden = [engine.branch(slots, contexts, proposals) for engine in engines]
-    owner, depth, ids = torch.tensor(
-        [(index, step, token) for index, proposal in enumerate(proposals) for step, token in enumerate(proposal)]
-    ).unbind(1)
+    # One entry per id of all proposals: number of the proposal, place in it, and the id.
+    entries = []
+    for number, proposal in enumerate(proposals):
+        for place, token in enumerate(proposal):
+            entries.append((number, place, token))
+    owner, depth, ids = torch.tensor(entries).unbind(1)
     with torch.inference_mode():
         tokens = ids.to(hidden[0].device).repeat(len(slots))
         # (contexts * all ids of all proposals, width) each
@@ -162,7 +165,8 @@ class RerankPolicy:
         logprobs = process_logits(self.scores(requests), temperature=self._temperature)
         uniform = torch.tensor([uniforms(request.seed, request.turn, 1)[0] for request in requests])
         chosen = draw(logprobs, uniform).tolist()
-        return [self._reply(index, row) for index, row in zip(chosen, logprobs.double().exp().tolist(), strict=True)]
+        probabilities = logprobs.double().exp().tolist()
+        return [self._reply(index, row) for index, row in zip(chosen, probabilities, strict=True)]
 
     def reset(self) -> None:
         """Forget what was read; see `lmrl.types.Resettable`."""
@@ -182,13 +186,14 @@ class RerankPolicy:
 
     def _reply(self, index: int, probabilities: list[float]) -> Reply:
         ids = self._ids[index]
-        # The chance to be still on the way to this proposal, before each of its ids and after the last.
-        way = [
-            sum(p for other, p in zip(self._ids, probabilities, strict=True) if other[:step] == ids[:step])
-            for step in range(len(ids))
-        ]
-        way.append(probabilities[index])
-        return Reply(self._proposals[index], ids, tuple(log(b / a) for a, b in pairwise(way)))
+        # The probability of the proposals that begin with the first ids of this one, before each id and after the last.
+        masses = []
+        for step in range(len(ids)):
+            alike = [p for other, p in zip(self._ids, probabilities, strict=True) if other[:step] == ids[:step]]
+            masses.append(sum(alike))
+        masses.append(probabilities[index])
+        logprobs = tuple(log(after / before) for before, after in pairwise(masses))
+        return Reply(self._proposals[index], ids, logprobs)
 
 
 def _likelihood_weight(score: str, logit_weight: float) -> float:

@@ -98,7 +98,11 @@ def count(value: float | None) -> str:
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= 0.9995 * unit:  # what would be rounded to a thousand of the smaller unit
             rounded = float(f"{value / unit:.3g}")
-            decimals = 2 if rounded < 10 else 1 if rounded < 100 else 0
+            decimals = 0
+            if rounded < 10:
+                decimals = 2
+            elif rounded < 100:
+                decimals = 1
             return f"{rounded:.{decimals}f}{name}"
     return f"{value:.0f}"
 

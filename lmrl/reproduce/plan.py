@@ -338,7 +338,7 @@ class _Training:
         start = base_of(config, self.task)
         base = None if start is None else self.add(start)
         # The user's overrides come last, so that they win.
-        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words(config)]
+        words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words()]
         words += [*self._weights(config, base), *_shortened(config, self.order.few_games), *self.order.overrides]
         # The recipe changes with the content of the files, with the command, and with that of the run it starts from.
         merged = OmegaConf.to_container(configuration(words), resolve=False)
@@ -356,7 +356,7 @@ class _Training:
         words = [f"--trainer.default_root_dir={folder.as_posix()}"]
         return words if base is None else [*words, f"--model.init_args.pretrained={base.folder.as_posix()}"]
 
-    def _data_words(self, config: Any) -> list[str]:
+    def _data_words(self) -> list[str]:
         words = [f"--data.init_args.env={json.dumps(dict(self.order.env))}"] if self.order.env else []
         return words if self.order.data_size is None else [*words, f"--data.init_args.size={self.order.data_size}"]
 

@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 from lmrl.errors import without_secrets
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.reproduce.plan import Step
+from lmrl.utils.cluster import available_cores
 from lmrl.utils.threads import SHARE
 
 __all__ = ["LMRL", "CommandFailed", "Processes"]
 
 LMRL = (sys.executable, "-m", "lmrl", "--tied")
 """The command in front of the arguments of a step."""
+_TAIL_LINES = 15
 
 
 class CommandFailed(Exception):
@@ -36,7 +38,7 @@ class Processes:
     """
 
     def __init__(self, jobs: int, launcher: Sequence[str] = LMRL, threads: int | None = None) -> None:
-        self.threads = max(1, _cores() // jobs) if threads is None else threads
+        self.threads = max(1, available_cores() // jobs) if threads is None else threads
         self._launcher = tuple(launcher)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
@@ -158,13 +160,8 @@ def _interrupted(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _cores() -> int:
-    """Cores that this process may use, which in a container can be fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
-def _tail(path: Path, begin: int, lines: int = 15) -> str:
+def _tail(path: Path, begin: int) -> str:
+    """Return the last lines of a log, of what was written from byte ``begin`` on."""
     with path.open("rb") as log:
         log.seek(max(begin, path.stat().st_size - 20_000))
         text = log.read().decode(errors="replace")
@@ -174,4 +171,4 @@ def _tail(path: Path, begin: int, lines: int = 15) -> str:
         last = line.rstrip("\r").rpartition("\r")[2]
         if last.strip():
             shown.append(last)
-    return "\n".join(shown[-lines:])
+    return "\n".join(shown[-_TAIL_LINES:])

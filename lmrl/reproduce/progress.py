@@ -128,7 +128,11 @@ class Progress:
 
 def _kinds(cell: Cell) -> list[tuple[str, ...]]:
     """Return the kinds of a cell, from the narrowest to the widest."""
-    kind = "data" if cell.algorithm == DATA else "player" if cell.fit is None else "training"
+    kind = "training"
+    if cell.algorithm == DATA:
+        kind = "data"
+    elif cell.fit is None:
+        kind = "player"
     return [(cell.task, cell.algorithm), (cell.algorithm,), (kind, "any")]
 
 

@@ -316,27 +316,22 @@ def collate(
         after: also index the states that have read the action tokens.
     """
     layout = RowLayout(batch, bootstrap)
-    keys, cols, tokens, rewards, returns, turn_ends, ended = [], [], [], [], [], [], []
+    keys = [segment.key for segment in batch]
+    returns: list[NDArray[Any]] = []
     for segment in batch:
-        keys.append(segment.key)
-        cols.append(segment.col)
-        tokens.append(segment.token)
-        rewards.append(segment.reward)
         if segment.return_to_go is None:
             returns.append(np.full(len(segment.col), np.nan))
         else:
             returns.append(segment.return_to_go)
-        turn_ends.append(segment.turn_end)
-        ended.append(segment.next_ids is None)
 
     # Places are indices into the flattened rows: of the states before the action tokens, after them, and so on.
-    sizes = np.asarray(list(map(len, cols)), dtype=np.int64)
-    col = _join(cols, np.int64)
+    sizes = np.asarray([len(segment.col) for segment in batch], dtype=np.int64)
+    col = _join([segment.col for segment in batch], np.int64)
     here = layout.flat(keys, sizes, col)
     nowhere = here[:0]
     last = np.cumsum(sizes) - 1
     terminated = np.zeros(len(here), dtype=bool)
-    terminated[last] = ended
+    terminated[last] = [segment.next_ids is None for segment in batch]
     next_places = _successors(layout, batch, here, last) if bootstrap else nowhere
     after_places = layout.flat(keys, sizes, col + 1) if after else nowhere
     observation_places, observation_tokens = _observations(layout, batch) if observations else (nowhere, nowhere)
@@ -359,8 +354,8 @@ def collate(
         row=torch.from_numpy(states // layout.width),
         col=torch.from_numpy(states % layout.width),
         state=state,
-        token=torch.from_numpy(_join(tokens, np.int64)),
-        reward=torch.from_numpy(_join(rewards, np.float32)),
+        token=torch.from_numpy(_join([segment.token for segment in batch], np.int64)),
+        reward=torch.from_numpy(_join([segment.reward for segment in batch], np.float32)),
         next=next_state if bootstrap else None,
         terminated=torch.from_numpy(terminated),
         return_to_go=torch.from_numpy(_join(returns, np.float32)),
@@ -369,7 +364,7 @@ def collate(
         observation_token=torch.from_numpy(observation_tokens) if observations else None,
         expected_observation_tokens=torch.tensor(float(n_observation_tokens) or 1.0) if observations else None,
         columns=_columns(batch),
-        turn_end=torch.from_numpy(_join(turn_ends, np.bool_)),
+        turn_end=torch.from_numpy(_join([segment.turn_end for segment in batch], np.bool_)),
         after=after_state if after else None,
     )
 
@@ -396,7 +391,10 @@ def _successors(layout: RowLayout, batch: Sequence[Segment], here: Ints, last: I
 
 def _observations(layout: RowLayout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
     """(M,) the places before the observation tokens that are new in these segments, and those tokens."""
-    keys, cols, tokens, sizes = [], [], [], []
+    keys = []
+    cols = []
+    tokens = []
+    sizes = []
     for segment in batch:
         col = segment.observation_col()
         keys.append(segment.key)

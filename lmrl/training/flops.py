@@ -31,7 +31,10 @@ __all__ = [
     "matmul_flops", "playing_cost", "total_cost", "trunk_cost",
 ]  # fmt: skip
 
-_FORWARD, _FROZEN, _LEARNS = 1, 2, 3  # passes: forward; and back to the input; and the gradient of the weight
+# Passes through a layer.
+_FORWARD = 1
+_FROZEN = 2  # forward, and back to the input
+_LEARNS = 3  # forward, back to the input, and the gradient of the weight
 
 #: Dense bfloat16 FLOP/s (no sparsity) from NVIDIA's data sheets, by what the name of a device contains. The first that
 #: fits counts, so the variants of a model come before it.

@@ -52,7 +52,8 @@ class Throughput(Callback):
             self._cost = module.step_cost()
         self._data = trainer.datamodule  # type: ignore[attr-defined]
         loop: Any = trainer.fit_loop.epoch_loop
-        profile_start, profile_end = loop._on_before_fetch, loop._on_after_fetch
+        profile_start = loop._on_before_fetch
+        profile_end = loop._on_after_fetch
 
         def before_fetch() -> None:
             profile_start()

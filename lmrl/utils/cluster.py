@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from lmrl.errors import UserError, check_range, in_one_line
 
-__all__ = ["Cluster", "Workers", "worker_environment", "worker_threads"]
+__all__ = ["Cluster", "Workers", "available_cores", "worker_environment", "worker_threads"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,7 +71,8 @@ def _ray() -> Any:
         raise UserError("ray needs the package ray: pip install 'lmrl[ray]'") from error
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """Return the cores that this process may use, which in a container can be fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
@@ -106,7 +107,7 @@ class Cluster:
                 raise UserError(f"no Ray cluster at {address}: {in_one_line(error)}; is it running?") from error
         settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":
-            settings |= {"num_cpus": max(cores, _cores()), "include_dashboard": False}
+            settings |= {"num_cpus": max(cores, available_cores()), "include_dashboard": False}
         before = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(**settings)

@@ -26,17 +26,18 @@ def exports(package: str, homes: Mapping[str, str], *, search: bool = False) -> 
     """
 
     def find(name: str) -> Any:
-        if name not in homes:
-            if search and not name.startswith("_"):
-                modules = [module.name for module in pkgutil.iter_modules(load(package).__path__)]
-                # Python itself looks for modules, after this function has not found them.
-                for module_name in modules if name not in modules else ():
+        if name in homes:
+            home = homes[name]
+            return getattr(load(home), name) if home else load(f"{package}.{name}")
+        if search and not name.startswith("_"):
+            modules = [module.name for module in pkgutil.iter_modules(load(package).__path__)]
+            # A module of this name is left to Python, which imports it after this function has not found it.
+            if name not in modules:
+                for module_name in modules:
                     module = load(f"{package}.{module_name}")
                     if name in getattr(module, "__all__", ()):
                         return getattr(module, name)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes[name]
-        return getattr(load(home), name) if home else load(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
         return sorted({*vars(load(package)), *homes})

@@ -156,6 +156,9 @@ _EXTRA_PATIENCE = dict.fromkeys(("polite", "respectful", "talkative"), 1)
 _EXTRA_PATIENCE |= dict.fromkeys(("abusive", "angry", "toxic"), -1)
 _STRETCH = 1.15  # worth of the perfect car, as a multiple of the budget
 _BY_CUTS = (0.5, 0.7, 0.85, 1.0)
+# Of impatient buyers: by lines of the seller (up to 7, 8, more), and by discounts (up to two, three, more).
+_BY_LINES = {7: 1.0, 8: 0.9, 9: 0.75}
+_BY_HAGGLING = {2: 1.0, 3: 0.85, 4: 0.7}
 
 
 def limit(buyer: Buyer, talk: Talk, kept: float) -> float:
@@ -191,8 +194,7 @@ def by_discount(talk: Talk) -> float:
 
 def _by_haste(talk: Talk) -> float:
     """The factor on a car's worth for impatient buyers: long talks and haggling lower it."""
-    late = 1.0 if talk.lines <= 7 else 0.9 if talk.lines == 8 else 0.75
-    return late * (1.0 if talk.cuts <= 2 else 0.85 if talk.cuts == 3 else 0.7)
+    return _BY_LINES[min(max(talk.lines, 7), 9)] * _BY_HAGGLING[min(max(talk.cuts, 2), 4)]
 
 
 _PROB_MANNER = 0.3  # a line begins with a phrase of the personality

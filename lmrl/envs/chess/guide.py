@@ -59,7 +59,7 @@ def _state(board: chess.Board, request: Request) -> str:
         blocked = "White" if board.turn else "Black"
         return f"Draw: {blocked} is not in check and has no legal move (stalemate)."
     if board.is_insufficient_material():
-        return "Draw: neither side has the men to mate."
+        return "Draw: neither side has the pieces to mate."
     if board.is_seventyfive_moves():
         return "Draw: 75 moves of both sides without a capture or a move of a pawn."
     if _comes_up(board, request) >= _MOST:

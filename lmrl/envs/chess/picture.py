@@ -41,7 +41,9 @@ def draw_board(request: Request) -> Text | None:
         drawn.append(f"{8 - row} ", "dim")
         for col, piece in enumerate(rank):
             square = f"{'abcdefgh'[col]}{8 - row}"
-            ground = _MOVED if square in marked else _DARK if (row + col) % 2 else _LIGHT
+            ground = _DARK if (row + col) % 2 else _LIGHT
+            if square in marked:
+                ground = _MOVED
             glyph = _GLYPHS.get(piece.lower(), " ")
             drawn.append(f" {glyph} ", f"{'bold #ffffff' if piece.isupper() else '#000000'} on {ground}")
         drawn.append("\n")

@@ -248,6 +248,8 @@ def _by_yes_or_no(city: City, reading: Reading, is_true: bool, chance: Random) -
     topic = reading.topic
     if topic is not None and topic.name == "capital" and not reading.about_country:
         return f"{'Yes' if is_true else 'No'}, it is {city.facts['capital'][0]}."
+    if is_true:
+        return chance.choice(_YES)
     # Where the table is not complete, a fact that it does not list may still be true: no hard "no".
     incomplete = topic is not None and (not topic.closed or topic.name in _MAIN) and not reading.about_country
-    return chance.choice(_YES if is_true else _HARDLY if incomplete else _NO)
+    return chance.choice(_HARDLY if incomplete else _NO)

@@ -11,15 +11,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from lmrl.envs.base import Opening, TextEnv, Turn
-from lmrl.envs.maze.layouts import MOVES, Cell, Layout, find_layout
+from lmrl.envs.maze.layouts import FAILURE, MOVES, SUCCESS, Cell, Layout, find_layout
 from lmrl.envs.task import ChatPrompt, Guide
 from lmrl.errors import UserError, check_range, unknown
 from lmrl.types import Request
 
 __all__ = ["CHAT_FO", "CHAT_PO", "GUIDE_FO", "GUIDE_PO", "OBSERVE", "REWARDS", "Maze"]
 
-_SUCCESS = "Success\n"
-_FAILURE = "Failure\n"
 _FAILURE_REWARD = -1.0  # whatever the reward function, as in the published benchmark
 
 _WALLS = "{walls}\n"
@@ -164,7 +162,7 @@ class Maze(TextEnv):
         if self._actions == self.max_steps:
             info = {"illegal": move is None, "success": False, "position": self._cell, "goal": self._goal}
             info["final_observation"] = here if move is None or move.at_goal else move.text
-            return Turn(_FAILURE, _FAILURE_REWARD, False, True, info)
+            return Turn(FAILURE, _FAILURE_REWARD, False, True, info)
         self._actions += 1
         if move is None:
             info = {"illegal": True, "success": False, "position": self._cell, "goal": self._goal}
@@ -187,7 +185,7 @@ def _tabulate(maze: Layout, observe: str, rewards: _Rewards, goal: Cell) -> _Tab
         for action in MOVES:
             after = maze.after(cell, action)
             if after == goal:
-                moves[action] = _Move(after, _SUCCESS, rewards.goal, at_goal=True)
+                moves[action] = _Move(after, SUCCESS, rewards.goal, at_goal=True)
             else:
                 moves[action] = _Move(after, texts[after], rewards.move, at_goal=False)
         table[cell] = (texts[cell], moves)
@@ -274,10 +272,10 @@ def _note(request: Request, env: Mapping[str, Any]) -> str:
         return ""
     action = request.actions[-1]
     before, now = request.observations[-2:]
-    if now == _SUCCESS:
+    if now == SUCCESS:
         return ""
     illegal = "" if action in MOVES else f"{action.strip()[:40] or 'An empty line'} is no action"
-    if now == _FAILURE:
+    if now == FAILURE:
         return f"Time is up, and {illegal}." if illegal else "Time is up: this action did not count."
     if illegal:
         return f"{illegal}: you stay where you are."

@@ -13,7 +13,15 @@ from typing import Any, TypeAlias
 from lmrl.errors import UserError, unknown
 from lmrl.types import Episode
 
-__all__ = ["LAYOUTS", "MOVES", "Cell", "Layout", "find_layout", "load_layout", "starts_in", "starts_of", "walked"]
+__all__ = [
+    "FAILURE", "LAYOUTS", "MOVES", "SUCCESS", "Cell", "Layout", "find_layout", "load_layout", "starts_in", "starts_of",
+    "walked",
+]  # fmt: skip
+
+SUCCESS = "Success\n"
+"""The answer to the move that reaches the goal."""
+FAILURE = "Failure\n"
+"""The answer to the action with which the clock runs out."""
 
 Cell: TypeAlias = tuple[int, int]
 """Row and column; row 0 is the top one."""
@@ -206,9 +214,13 @@ def walked(episode: Episode, layout: Layout) -> list[Cell] | None:
         return None
     cells = [cell]
     for turn, action in enumerate(episode.actions):
-        # The action after the last allowed one moves nobody: the clock is checked before it.
-        out_of_time = episode.truncated and turn + 1 == len(episode) and episode.observations[-1] == "Failure\n"
-        cells.append(layout.after(cells[-1], action) if action in MOVES and not out_of_time else cells[-1])
+        # The action after the last allowed one does not move: the clock is checked before it.
+        is_last = turn + 1 == len(episode)
+        out_of_time = is_last and episode.truncated and episode.observations[-1] == FAILURE
+        cell = cells[-1]
+        if action in MOVES and not out_of_time:
+            cell = layout.after(cell, action)
+        cells.append(cell)
     return cells
 
 

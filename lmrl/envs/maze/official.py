@@ -16,15 +16,13 @@ from typing import Any
 
 from lmrl.envs.base import TextEnv, Turn
 from lmrl.envs.maze.env import Maze
-from lmrl.envs.maze.layouts import starts_in
+from lmrl.envs.maze.layouts import FAILURE, SUCCESS, starts_in
 from lmrl.envs.official import FileFormat, Game, game_of_texts, game_of_transitions
 from lmrl.envs.task import Task
 from lmrl.types import Episode
 
 __all__ = ["FORMAT_FO", "FORMAT_PO", "maze_episode"]
 
-_SUCCESS = "Success\n"
-_FAILURE = "Failure\n"
 _CALLS = 101  # the clock runs out with this action
 
 
@@ -54,13 +52,13 @@ def maze_episode(game: Game, task: Task, env: TextEnv) -> Episode | None:
         last = game.observations[known]
     if known == 0:
         return None
-    terminated = last == _SUCCESS
+    terminated = last == SUCCESS
     info: dict[str, Any] = {"source": "official", "success": terminated}
     info["illegal"] = sum(action not in task.actions for action in game.actions[:known])
     # Only a unique start is known for certain.
     if len(fits) == 1:
         info["start"] = dict(fits[0].start)
-        if last == _FAILURE and "final_observation" in fits[0].answer.info:
+        if last == FAILURE and "final_observation" in fits[0].answer.info:
             info["final_observation"] = fits[0].answer.info["final_observation"]
     return Episode(
         task=task.name,
@@ -78,9 +76,9 @@ def _last_text(game: Game, answers: set[str]) -> str | None:
     if len(game.observations) > len(game.actions):
         return game.observations[-1]
     if game.done and game.rewards[-1] == 0:
-        return _SUCCESS
+        return SUCCESS
     if game.done and len(game.actions) == _CALLS:
-        return _FAILURE
+        return FAILURE
     return answers.pop() if len(answers) == 1 else None
 
 

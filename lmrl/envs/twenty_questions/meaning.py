@@ -78,7 +78,12 @@ def _guessed(question: str) -> tuple[bool, tuple[str, ...]]:
         names.append(text)
         counted = _OF.match(text)
         first, _, rest = text.partition(" ")
-        text = text[counted.end() :] if counted else rest if first in _FILLERS else ""
+        if counted:
+            text = text[counted.end() :]
+        elif first in _FILLERS:
+            text = rest
+        else:
+            text = ""
     return frame is not None, tuple(names)
 
 
@@ -178,7 +183,11 @@ def _yardstick(text: str) -> tuple[str, float] | None:
             measure, factor = unit
             return measure, number * factor
         number *= float(word) if word.isdigit() else _NUMBERS.get(word, 1)
-    measure = "price" if _PRICE.search(text) else "weight" if _WEIGHT.search(text) else "size"
+    measure = "size"
+    if _PRICE.search(text):
+        measure = "price"
+    elif _WEIGHT.search(text):
+        measure = "weight"
     if measure == "price" and rest and rest[-1].isdigit():  # $100
         return measure, float(rest[-1])
     # A thing: a familiar one ("a breadbox"), or another object of the game. Without a name it is a person.

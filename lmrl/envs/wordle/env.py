@@ -191,7 +191,12 @@ class Wordle(TextEnv):
         legal = guess in self.vocabulary.index
         answer = colors(guess, self._word, self.counted) if legal else ""
         solved = answer == _SOLVED
-        reward = 0.0 if solved else -1.0 if legal else self.bad_word_reward
+        if solved:
+            reward = 0.0
+        elif legal:
+            reward = -1.0
+        else:
+            reward = self.bad_word_reward
         text = spaced(answer)
         self._lines += (action if action.endswith("\n") else f"{action}\n", text)
         over = solved or self._tries == TRIES
