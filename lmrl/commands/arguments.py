@@ -300,7 +300,8 @@ def _argument_table(name: str, verb: _Verb) -> list[str]:
             usage.append(shown if required else f"[{shown}]")
         elif required:
             usage.append(f"{shown} ...")
-        default = "" if parameter.default in (parameter.empty, None, False) else f"`{_plain(parameter.default)}`"
+        has_default = parameter.default is not None and parameter.default is not False and not required
+        default = f"`{_plain(parameter.default)}`" if has_default else ""
         rows.append(f"| `{shown}` | {_kind(hints[parameter.name])} | {default} | {_cell(about[parameter.name])} |")
     long = words.long_description or ""
     head = "| argument | what | default | |\n|---|---|---|---|\n"

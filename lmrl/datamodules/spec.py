@@ -19,7 +19,7 @@ class Filter:
     """Keeps whole episodes by success or by undiscounted return. All conditions that are given must hold."""
 
     success: bool = False
-    """Only solved episodes (`lmrl.envs.task.Task.paper_filter` says where the paper keeps those)."""
+    """Only solved episodes."""
     min_return: float | None = None
     """Only episodes of at least this return."""
     top_fraction: float | None = None

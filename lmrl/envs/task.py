@@ -329,8 +329,6 @@ class Task:
     """Episodes in the default dataset."""
     table_row: int = 0
     """Position in the results table, for tasks of the benchmark; others follow them."""
-    paper_filter: str = ""
-    """The episodes that the paper's filtered BC keeps."""
     scores: Scores = field(default_factory=Scores)
     own_scale: OwnScale | None = None
     """The scale of our own results."""

@@ -79,7 +79,6 @@ class Fix:
     name: str
     version: str
     """The first version of the package that has it."""
-    commit: str
     date: str
     words: str
     """What was wrong, for the footnote of a table."""
@@ -95,7 +94,6 @@ FIXES = (
     Fix(
         "muon-scale",
         "0.2.0",
-        "c9f50cd",
         "2026-11-26",
         "Muon scaled GPT-2's matrices by inputs over outputs",
         optimizer="muon",
@@ -104,7 +102,6 @@ FIXES = (
     Fix(
         "return-bins",
         "0.2.0",
-        "f59e65a",
         "2026-11-26",
         "return conditioning put different returns into one bin",
         algorithm="lmrl.modules.ReturnConditionedBC",

@@ -57,7 +57,7 @@ class BC(LanguageModule):
     def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
         """Action tokens and observation tokens, each divided by their expected number in a batch."""
         # Their numbers vary independently from batch to batch, so each has its own scale.
-        if not self.observation_loss_weight or terms.nll is None or terms.read_nll is None:
+        if terms.nll is None or terms.read_nll is None:
             return super().objective(terms, batch)
         return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale
 

@@ -23,7 +23,7 @@ def test_what_the_maze_rows_say() -> None:
     assert (fo.env_id, po.env_id) == ("lmrl/MazeFO-v0", "lmrl/MazePO-v0")
     assert (fo.last_texts, po.last_texts) == (1, 40)
     for row in (fo, po):
-        assert (row.max_action_tokens, row.dataset_size, row.paper_filter) == (8, 1240, "success")
+        assert (row.max_action_tokens, row.dataset_size) == (8, 1240)
         assert row.actions == ("move left\n", "move right\n", "move up\n", "move down\n")
         assert len({start["init_position"] for start in row.starts}) == 25
         assert row.scores.minimum == -101

@@ -53,7 +53,6 @@ def corridor_task() -> Iterator[None]:
         entry_point="tests.helpers.corridor:Corridor",
         max_action_tokens=1,
         dataset_size=24,
-        paper_filter="",
         scores=Scores(-3.0, None, None, {}, {}),
         last_texts=1,
         starts=STARTS,

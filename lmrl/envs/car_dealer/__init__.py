@@ -15,7 +15,6 @@ TASKS = (
         choices={"reward": ("revenue", "fancy")},
         max_action_tokens=48,
         dataset_size=50_000,
-        paper_filter="top 10 % by return",
         # Raw scores of online filtered BC and GPT-4 are missing in Table 4 and are taken from Table 2, where every
         # other one equals the raw one.
         own_scale=OwnScale(random=5.42, recorder=28.54, best=52.49),

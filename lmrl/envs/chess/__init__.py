@@ -19,7 +19,6 @@ TASKS = (
         max_action_tokens=12,
         dataset_size=30_000,
         dataset_version=2,
-        paper_filter="success",
         own_scale=OwnScale(random=-0.913, recorder=0.507, best=0.98),
         entropy=1.618,
         scores=Scores(

@@ -19,7 +19,6 @@ TASKS = (
         tuning=Tuning(top_ps=(0.95, 0.9), episodes=512),
         max_action_tokens=12,
         dataset_size=300_000,
-        paper_filter="success",
         starts=tuple({"test": number} for number in range(645)),
         selection=tuple({"selection": number} for number in range(512)),
         own_scale=OwnScale(random=0.005, recorder=0.558, best=1.0),

@@ -15,7 +15,6 @@ TASKS = (
         max_action_tokens=24,
         dataset_size=50_000,
         dataset_version=2,
-        paper_filter="top 10 % by return",
         own_scale=OwnScale(random=-18.98, recorder=-17.79, best=-2.68),
         entropy=3.92,
         scores=Scores(

@@ -28,7 +28,6 @@ _FO = Task(
     max_action_tokens=8,
     actions=tuple(MOVES),
     dataset_size=1_240,
-    paper_filter="success",
     starts=starts_in(LAYOUTS["double_t_maze"]),
     starts_of="lmrl.envs.maze.layouts:starts_of",
     own_scale=OwnScale(random=-85.65, recorder=-52.03, best=-6.84),

@@ -14,7 +14,6 @@ TASKS = (
         entry_point="lmrl.envs.twenty_questions.env:TwentyQuestions",
         max_action_tokens=24,
         dataset_size=60_000,
-        paper_filter="top 10 % by return",
         own_scale=OwnScale(random=-19.9, recorder=-16.67, best=-6.97),
         entropy=5.490,
         scores=Scores(

@@ -14,7 +14,6 @@ TASKS = (
         entry_point="lmrl.envs.wordle.env:Wordle",
         max_action_tokens=8,
         dataset_size=1_000_000,
-        paper_filter="top 30 % by return",
         own_scale=OwnScale(random=-5.956, recorder=-4.062, best=-1.86),
         entropy=5.244,
         scores=Scores(
