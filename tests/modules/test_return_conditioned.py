@@ -19,7 +19,7 @@ from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import BC, ReturnConditionedBC, load_module
 from lmrl.policies import ConditionedPolicy
-from lmrl.policies.conditioned import told
+from lmrl.policies.conditioned import with_line
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.types import Episode, Reply, Request
 from tests.helpers.corridor import corridor_task
@@ -117,7 +117,7 @@ def test_the_policy_hears_the_line_and_nothing_else_changes() -> None:
     ConditionedPolicy(listener, "return 2 of 2\n", always=False).act([request])
     assert listener.heard == [replace(request, observations=("return 2 of 2\na", "b"))]
     assert request.observations == ["a", "b"]
-    assert told(["a", "b"], "!", always=True) == ("!a", "!b")
+    assert with_line(["a", "b"], "!", always=True) == ("!a", "!b")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmrl.reproduce.processes._cores", lambda: 8)
+    monkeypatch.setattr("lmrl.reproduce.processes.available_cores", lambda: 8)
     assert [Processes(jobs).threads for jobs in (1, 3, 8, 20)] == [8, 2, 1, 1]
 
 
