@@ -169,7 +169,7 @@ class PPO(PolicyGradient):
             level: what a step is, ``token`` or ``turn``.
             lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published.
                 By token, the first token of a game of n turns with k tokens each gets only ``gae_lambda ** (n * k)`` of
-                the credit for the end.
+                the credit for the end. With ``level: turn`` it applies by turn in any case.
             critic: ``detached``: a head of its own on hidden states that it cannot change, added to the mean by turn;
                 ``own``: the same on a trunk (or adapters) of its own; ``shared``: a head on the policy's trunk, by a
                 value loss.
