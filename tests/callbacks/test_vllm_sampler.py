@@ -93,11 +93,19 @@ def test_each_round_is_sampled_with_the_weights_of_its_moment(
 
 def test_a_server_plays_ahead_with_the_weights_of_the_round_before(bc_run: str, tmp_path: Path) -> None:
     module = PPO(pretrained=bc_run, critic_warmup_rounds=0, entropy_weight=1.0, **FAST)
+    corrections: list[RolloutCorrection | None] = []
+
+    def noted(correction: RolloutCorrection | None) -> None:
+        corrections.append(correction)
+        module.correction = correction
+
+    module.correct_rollouts = noted  # type: ignore[method-assign]
     with TokenServer(NEVER) as server:
         train(module, server, tmp_path, steps=4, max_staleness=1)
         # Each round has weights of its own; the last one may have been on its way when the run ended.
         assert server.asked[:8] == ["/collective_rpc", "/reset_prefix_cache"] * 4
-    assert module.importance_cap_of_steps == 2.0, "the cap of the collection, since the sampler has none"
+    # The cap is that of the collection, since the sampler has none; at the end of the run there is no correction.
+    assert corrections[-2:] == [RolloutCorrection(2.0, max_gap=None, is_stale=True), None]
     # A round is learned from once, so its ratios are to the policy that played it.
     moved = [abs(ratio - 1.0) for ratio in column(tmp_path, "ppo/first_ratio")]
     assert moved[0] < 1e-4 and min(moved[1:]) > 1e-3
@@ -149,10 +157,8 @@ def test_old_logprobs_and_values_are_the_trainers_and_weights_their_ratio(bc_run
     (columns,) = noting.columns
     told = np.concatenate([np.asarray(logprobs) for _, logprobs in said])
     assert sorted(columns["logprob"].tolist()) == pytest.approx(sorted(told + 0.3), abs=1e-4)
-    # Ratios of e^0.3 have left the clip range where the advantage is above 0.
-    weights = np.where(columns["advantage"] > 0.0, 0.0, 1.2)
-    assert 0 < (weights == 0.0).sum() < len(told)
-    assert columns["importance"].tolist() == pytest.approx(weights.tolist())
+    # Ratios are e^0.3. The server is up to date, so no token has left the clip range.
+    assert columns["importance"].tolist() == pytest.approx([1.2] * len(told))
     assert columns["value"].tolist() == pytest.approx([-2.0] * len(told), abs=1e-5), "the server has none"
     assert column(tmp_path, "rollout/logprob_gap") == pytest.approx([0.3], abs=1e-4)
     assert column(tmp_path, "rollout/importance_mean") == pytest.approx([1.2])

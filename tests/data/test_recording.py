@@ -93,7 +93,10 @@ def test_another_player_is_another_dataset_and_plays_to_the_end(
         generate("maze_fo", 40, progress=False, behaviour="lm:")
 
 
-def test_the_progress_bar_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_goes_to_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # takes standard error for a terminal
     generate("maze_fo", 5, out=tmp_path / "e.jsonl")
     shown = capsys.readouterr()
     assert "recording maze_fo" in shown.err
