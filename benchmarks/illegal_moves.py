@@ -27,7 +27,7 @@ __all__ = ["FirstTries", "first_tries", "kind", "run"]
 
 RUNS = Path("runs")
 TASKS = ("chess", "endgames")
-KINDS = ("where the piece cannot go", "king into an attack", "to an own man's square", "leaves a check")
+KINDS = ("where the piece cannot go", "king into an attack", "to a square of an own piece", "leaves a check")
 """The kinds that are reported, as shares of all illegal first tries."""
 STUCK = 10
 """An agent counts as stuck in a position after this number of illegal tries in a row."""
@@ -69,7 +69,7 @@ def kind(board: chess.Board, said: str) -> str | None:
         return "castles" if said.startswith("O-O") else "no move"
     to = chess.parse_square(move[4])
     if board.color_at(to) is board.turn:
-        return "to an own man's square"
+        return "to a square of an own piece"
     piece = chess.PIECE_SYMBOLS.index(move[1].lower()) if move[1] else chess.PAWN
     rows = range(8) if not move[3] else [int(move[3]) - 1]
     files = move[2] or chess.FILE_NAMES

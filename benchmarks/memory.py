@@ -68,7 +68,6 @@ class Model:
 
 MODELS = (
     Model("GPT-2", 12, 768, 50_257, 3_072, 768, 1_024, gated=False, tied=True),
-    Model("GPT-2 XL", 48, 1_600, 50_257, 6_400, 1_600, 1_024, gated=False, tied=True),
     Model("Llama 3.2 1B", 16, 2_048, 128_256, 8_192, 512, tied=True),
     Model("Llama 3.1 8B", 32, 4_096, 128_256, 14_336, 1_024),
     Model("Llama 3.1 70B", 80, 8_192, 128_256, 28_672, 1_024),

@@ -42,6 +42,11 @@ LEFT_OUT = {
         for batch in ("32 rows of 128 tokens", "32 games of Wordle")
         for part in ("q", "v", "cql")
     ),
+    *(
+        f"{task}, tokens of {part}, mean"
+        for task in ("twenty_questions", "wordle")
+        for part in ("history in a turn", "an action", "the longest of 32 actions")
+    ),
 }
 """Rows of the comparisons with other packages that the page does not show."""
 RATIOS = (
@@ -208,7 +213,7 @@ def of_anchors() -> str:
     rows: dict[str, list[str]] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         rows.setdefault(row["name"].partition(":")[0], []).append(row["shown"])
-    return grid(["task", "newest observation", "all that was said"], [[task, *shown] for task, shown in rows.items()])
+    return grid(["task", "`observation`", "`context`"], [[task, *shown] for task, shown in rows.items()])
 
 
 def of_illegal_moves(task: str) -> str:
@@ -220,7 +225,7 @@ def of_illegal_moves(task: str) -> str:
         if row["name"].startswith(f"{task}, ") and not player.startswith("seed "):
             rows.setdefault(player, {})[what] = row["shown"].partition(" of ")[0].replace("%", " %")
     heads = [what.removeprefix("illegal: ") for what in next(iter(rows.values()))]
-    return grid(["player", *heads], [[label(name), *rows[name].values()] for name in ordered(rows)])
+    return grid(["policy", *heads], [[label(name), *rows[name].values()] for name in ordered(rows)])
 
 
 def of_costs() -> str:

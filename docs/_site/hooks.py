@@ -46,7 +46,7 @@ _GUIDES = (
     "tips.md",
 )
 _CLI = "cli.md"  # is generated
-_REFERENCE = ("commands.md", _CLI, "api.md", "logged_keys.md", "files.md", "results.md", "protocol.md")
+_REFERENCE = ("commands.md", _CLI, "api.md", "logged_keys.md", "files.md", "gallery.md", "protocol.md")
 # A search finds guides first and signatures last.
 _SEARCH_BOOSTS = {"guide/": 4.0, "index.md": 4.0, "reference/api.md": 0.2}
 _FOLDERS = {"tasks": "Tasks", "algorithms": "Algorithms"}

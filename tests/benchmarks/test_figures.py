@@ -102,7 +102,7 @@ KNIGHTS = "4k3/8/8/8/8/8/3N3N/K7 w - - 0 1"
     [
         (chess.STARTING_FEN, "e4", None),
         (chess.STARTING_FEN, "e5", "where the piece cannot go"),
-        (chess.STARTING_FEN, "Nd2", "to an own man's square"),
+        (chess.STARTING_FEN, "Nd2", "to a square of an own piece"),
         (chess.STARTING_FEN, "O-O", "castles"),
         (chess.STARTING_FEN, "e9", "no move"),
         (chess.STARTING_FEN, "--", "no move"),
@@ -158,7 +158,7 @@ def test_rows_of_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.Mon
         "chess, bc: of all illegal tries, in positions with 10 or more | 0%, in 0.00% of the positions | ",
         "chess, bc: illegal: where the piece cannot go | 100% | ",
         "chess, bc: illegal: king into an attack | 0% | ",
-        "chess, bc: illegal: to an own man's square | 0% | ",
+        "chess, bc: illegal: to a square of an own piece | 0% | ",
         "chess, bc: illegal: leaves a check | 0% | ",
         "chess, bc: turns that repeat a position | 67% | ",
         "chess, bc: median return | -2.0 | ",
