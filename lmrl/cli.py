@@ -108,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0; 1 (a check failed), 2 (a wrong argument), 130 (interrupted), 143 (told to end by SIGTERM).
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdin is None:  # closed by who called: as if there was nothing to read
+        sys.stdin = open(os.devnull, encoding="utf-8")
     _print_anywhere()
     try:
         with one_line_warnings():

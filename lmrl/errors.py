@@ -198,17 +198,21 @@ def system_error(error: BaseException) -> str | None:
 def terminated_by_exception() -> Iterator[None]:
     """Turn SIGTERM into ``SystemExit(143)`` inside the block, so that temporary files go and finished work is kept.
 
-    Only the main thread can do so; elsewhere, and where the signal has a handler already, nothing is changed.
+    The same goes for SIGHUP, which a terminal sends when it is closed. Only the main thread can do so; elsewhere, and
+    for a signal that has a handler already, nothing is changed.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _exit)
+    changed = []
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _exit)
+                changed.append(number)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -130,6 +130,14 @@ def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_without_standard_input_there_is_nothing_to_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["play", "maze_fo"]) == 2
+    assert capsys.readouterr().err == "error: the input ended on turn 0, before the episode did\n"
+
+
 def test_generate_is_the_same_by_seed(dataset: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.parquet"
     other = tmp_path / "other.parquet"

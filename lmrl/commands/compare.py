@@ -33,7 +33,11 @@ def compare_command(evaluations: list[str]) -> None:
     console = table_console()
     console.print(f"{played[0].scores['task']}, {_games(played, compared)}", markup=False, soft_wrap=True)
     for letter, one in zip(ascii_uppercase, played, strict=False):
-        told = ", ".join(filter(None, [f"policy {one.scores['policy']}", one.settings]))
+        told = f"policy {one.scores['policy']}"
+        if one.settings:
+            told += f", {one.settings}"
+        if one.is_selection:
+            told += ", games to choose settings by"
         console.print(f"{letter}: {one.folder} ({told})", markup=False, soft_wrap=True)
     console.print(_table(played, compared))
     for letter, beside in zip(ascii_uppercase[1:], compared, strict=False):
@@ -46,6 +50,8 @@ def _games(played: Sequence[Played], compared: Sequence[Comparison]) -> str:
         return f"{first['episodes']} episodes each, seed {first['seed']}: all played the same games"
     told = (f"{one.scores['episodes']} of seed {one.scores['seed']}" for one in played)
     mend = "evaluate with the same --episodes and --seed"
+    if len({one.is_selection for one in played}) > 1:
+        mend = "evaluate all with --selection, or none"
     return f"episodes: {'; '.join(told)}: not all played the same games, so differences are less certain ({mend})"
 
 

@@ -12,7 +12,7 @@ from lmrl.data.floor import entropy_floor
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import DIALOGUES
-from lmrl.errors import UserError, counted, terminated_by_exception
+from lmrl.errors import UserError, check_range, counted, terminated_by_exception
 from lmrl.evaluation.intervals import student_mean
 from lmrl.partners import environment
 from lmrl.utils.configuration import env_arguments, named_values
@@ -189,9 +189,13 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
         seed: of the episodes and texts.
         env: arguments of the environment, e.g. opponent=random.
     """
+    check_range("[1, inf)", texts=texts)
+    check_range("[0, inf)", seed=seed)
     row = named_task(task)
+    make_env = environment(row.name, env_arguments(env))
+    make_env().reset(seed=seed)  # a mistake in the arguments breaks no law
     whole = True
-    for law, broken in tried_laws(environment(row.name, env_arguments(env)), texts, seed, row.last_texts):
+    for law, broken in tried_laws(make_env, texts, seed, row.last_texts):
         whole = whole and broken is None
         if broken is None:
             print(f"ok: {law}")

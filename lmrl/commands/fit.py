@@ -194,6 +194,7 @@ class TrainingCLI(LightningCLI):
             start = self.config.model.init_args.get("pretrained")
             if checkpoint is not None:
                 _check_same_start(folder, start)
+                _check_same_settings(folder, self.config)
             elif isinstance(start, str) and (steps := unfinished(start)):
                 print(f"warning: model.init_args.pretrained, {start}, is an unfinished run: {steps}", file=sys.stderr)
 
@@ -317,9 +318,9 @@ def _ending(trainer: Trainer) -> str:
     lines = ["; ".join([done, *bests]), f"the run is in {folder}"]
     if played and is_checkpoint(Path(folder) / "best.ckpt"):
         before = variables_before(type(trainer.lightning_module))
-        lines.append(f"next: {before}lmrl evaluate --policy {folder}")
+        lines.append(f"next: {before}lmrl evaluate --policy {shlex.quote(folder)}")
     elif getattr(trainer.datamodule, "task", None) is registry.DIALOGUES:  # type: ignore[attr-defined]
-        lines.append(f"next: lmrl chat {folder}")
+        lines.append(f"next: lmrl chat {shlex.quote(folder)}")
     return "\n".join(lines)
 
 
@@ -383,6 +384,30 @@ def _check_same_start(folder: Path, start: object) -> None:
             f"{folder} began from {before}, and there is no {start}: repeat the options of the run, or resume it with "
             f"--config {file} --resume"
         ) from error
+
+
+def _check_same_settings(folder: Path, config: Any) -> None:
+    """Refuse to resume a run with settings outside of model and data that change what it learns.
+
+    Raises:
+        UserError: the message names the first of them.
+    """
+    file = folder / "config.yaml"
+    if not file.is_file():
+        return
+    before = configuration(["--config", str(file)])
+    for name, default in (
+        ("seed_everything", None),
+        ("trainer.accumulate_grad_batches", 1),
+        ("trainer.gradient_clip_val", None),
+    ):
+        old = value_at(before, name)
+        new = config.get(name)
+        if (default if old is None else old) != (default if new is None else new):
+            raise UserError(
+                f"{folder} began with {name} {old}, not {new}: resume it as it was (--config {file} --resume), or "
+                "start a new run from its weights with model.init_args.pretrained"
+            )
 
 
 def _meant(words: Sequence[str]) -> str:

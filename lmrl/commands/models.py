@@ -1,6 +1,7 @@
 """Commands that load a trained model: ``lmrl export``, ``lmrl tune``, ``lmrl view``, ``lmrl partner-agreement``."""
 
 import json as json_module
+import shlex
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def tune_command(
         best, *_ = tune(run, *tried, episodes, seed, env_arguments(env), on_tried=show, device=device, slots=slots)
     table_console().print(table)
     chosen = " ".join(f"--{name} {value:g}" for name, value in best.settings.items())
-    print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {run} --tuned")
+    print(f"chosen: {chosen} (in {run / TUNED}); next: lmrl evaluate --policy {shlex.quote(str(run))} --tuned")
 
 
 def agreement_command(

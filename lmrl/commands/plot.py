@@ -1,7 +1,7 @@
 """``lmrl plot``: the curves of several runs in one picture."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -60,13 +60,13 @@ def _files(runs: Sequence[str]) -> Mapping[str, Path]:
     return {path.relative_to(shared).as_posix(): file for path, file in files.items()}
 
 
-def _usual(logged: Iterable[str]) -> list[str]:
+def _usual(logged: Sequence[str]) -> list[str]:
     """Return the keys that say most about a run, of those that were logged."""
     usual = []
     for key in logged:
         is_return = key.startswith("eval/") and key.endswith("/return_mean")
-        if is_return or key in ("rollout/return_mean", "train/loss"):
+        if is_return or key in ("rollout/return_mean", "train/loss", "val/loss"):
             usual.append(key)
     if not usual:
-        raise UserError("the runs have logged neither returns nor losses: name --curves")
+        raise UserError(f"the runs have logged neither returns nor losses: name --curves, e.g. {', '.join(logged[:5])}")
     return usual

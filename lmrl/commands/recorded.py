@@ -14,6 +14,7 @@ from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.recorded import evaluate_recorded, held_out_episodes
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.modules import load_module
+from lmrl.modules.load import device_of
 from lmrl.utils.consoles import table_console
 from lmrl.utils.files import check_may_replace, locked
 
@@ -59,8 +60,14 @@ def evaluate_file(
     own = [_SCORES] if "file" in read_json(out / _SCORES) else []
     check_may_replace(out, own, "evaluation of a file", written=[_SCORES])
     decoding = {**spec.published_settings, **settings}
-    module = load_module(spec.file, allow_pickle=spec.allow_pickle).to(device)
-    model = None if behaviour is None else load_module(behaviour, allow_pickle=spec.allow_pickle).to(device)
+    place = device_of(device)
+    module = load_module(spec.file, allow_pickle=spec.allow_pickle).to(place)
+    model = None
+    if behaviour is not None:
+        model = load_module(behaviour, allow_pickle=spec.allow_pickle).to(place)
+        wrote = getattr(model, "made_with", {}).get("task")
+        if wrote not in (None, spec.task.name) and not allow_other_task:
+            raise OtherTaskError(f"{behaviour} was trained on {wrote}, and {file} is of {spec.task.name}")
     held_out = held_out_episodes(file, module, spec.task.name, episodes)
     with locked(out, "evaluation folder"):
         found = evaluate_recorded(

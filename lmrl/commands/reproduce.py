@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrl.envs import registry
-from lmrl.errors import UserError, without_secrets
+from lmrl.errors import UserError, check_range, without_secrets
 from lmrl.evaluation.records import seed_folders, write_records
 from lmrl.evaluation.run_folder import notes_on_weights
 from lmrl.report.report import write_report
@@ -84,6 +84,7 @@ def reproduce_command(
     size = size if device is None else replace(size, device=device)
     if seeds is None:
         seeds = _SEEDS_OF_ALL if all else 1
+    check_range("[1, inf)", seeds=seeds)
     order = Order(
         tasks=chosen,
         algorithms=algorithms or ([] if protocol else _configured(chosen)),

@@ -190,6 +190,7 @@ def entropy_floor(task_name: str, env: Mapping[str, Any] | None = None, episodes
         UserError: see `action_distribution`; and for fewer than two episodes.
     """
     check_range("[2, inf)", episodes=episodes)
+    check_range("[0, inf)", seed=seed)
     recipe, make = recording_setup(task_name, env or {})
     weighed = _Weighed(recipe.policy)
     starts: Iterable[Any] = map(partial(recipe.start, seed), range(episodes))

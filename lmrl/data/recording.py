@@ -4,20 +4,23 @@ import hashlib
 import json
 import os
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.data.storage import check_place, read_episodes, read_metadata, write_episodes
+from lmrl.data.storage import check_place, differences, read_episodes, read_metadata, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
@@ -147,7 +150,8 @@ def generate(
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
         overwrite: the file may take the place of a dataset with other settings; the same one is always recorded again.
-        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any.
+        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any;
+            a finished file stays as it is.
 
     Returns:
         The path of the file, which takes its name in one step when all is done.
@@ -180,13 +184,15 @@ def generate(
         **({} if shard is None else {"shard": list(shard)}),
     }
     check_place(path, metadata, overwrite)
+    if resume and not overwrite and path.is_file():
+        return path
     before = _kept_before(path, metadata) if resume else 0
     firsts = range(first + before, last, _CHUNK)
     chunks: list[_Chunk] = [(task_name, seed, at, min(at + _CHUNK, last), env, behaviour) for at in firsts]
     played = _episodes(chunks, alone, ray)
     if before:
         played = chain(islice(read_episodes(_partial(path)), before), played)
-    _write(path, _shown(played, task_name, last - first, progress), metadata)
+    _write(path, _shown(played, task_name, last - first, progress), metadata, before)
     if resume:
         _partial(path).unlink(missing_ok=True)
     return path
@@ -217,44 +223,115 @@ def _kept_before(path: Path, metadata: Mapping[str, Any]) -> int:
     partial = _partial(path)
     if not partial.is_file():
         return 0
-    if read_metadata(partial) != json.loads(json.dumps(metadata)):  # tuples become lists, as in the file
-        raise UserError(f"{partial} is of another dataset: leave out resume to begin anew")
-    count = sum(1 for _ in read_episodes(partial))
+    way_out = "remove it, or leave out resume"
+    try:
+        different = differences(read_metadata(partial), metadata)
+        count = sum(1 for _ in read_episodes(partial))
+    except UserError as error:
+        raise UserError(f"{partial} is damaged ({error}): {way_out}") from error
+    if different:
+        raise UserError(f"{partial} is of another dataset ({different}): {way_out}")
     return count - count % _CHUNK
 
 
-def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any]) -> None:
+def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any], before: int) -> None:
     """Write a file under its name when it is complete, and what there is under another if the play breaks off.
 
     Until then it has a name of its own: processes that record the same dataset at the same time write the same file.
+
+    Args:
+        path: of the file.
+        played: the episodes.
+        metadata: of the file.
+        before: how many of the episodes come from an interrupted recording.
     """
-    failed: list[BaseException] = []
+    kept = _partial(path)
     own = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     with in_place_of(path, own):
         try:
-            count = write_episodes(own, _until_error(played, failed), metadata)
-            if not failed:
-                own.replace(path)
-                return
-            error = failed[0]
-            if count == 0:
-                raise error
-            kept = _partial(path)
-            own.replace(kept)
+            with _SignalsBetweenEpisodes() as signals:
+                finished = _Finished(played, signals)
+                count = write_episodes(own, finished, metadata)
+                if finished.error is None:
+                    own.replace(path)
+                elif count > before:  # else the interrupted recording has kept more
+                    own.replace(kept)
         finally:
             own.unlink(missing_ok=True)
-    line = f"the {count} episodes that were finished are in {kept}"
+    error = finished.error
+    if error is None:
+        return
+    if max(count, before) == 0:
+        raise error
+    line = f"the {max(count, before)} episodes that were finished are in {kept}; resume goes on after them"
     if isinstance(error, UserError):
         raise UserError(f"{error}; {line}") from error
     print(f"note: {line}", file=sys.stderr)
     raise error
 
 
-def _until_error(played: Iterable[Episode], failed: list[BaseException]) -> Iterator[Episode]:
-    try:
-        yield from played
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        failed.append(error)
+class _SignalsBetweenEpisodes:
+    """Holds signals back while an episode is written; the exceptions of their handlers would leave half a file.
+
+    While episodes are played, and at a second signal, the handlers are called at once.
+    """
+
+    def __init__(self) -> None:
+        self.is_playing = False
+        self._waiting: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "_SignalsBetweenEpisodes":
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # Windows has no SIGHUP
+                handler = None if number is None else signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self.deliver()  # one that came when all was written
+
+    def deliver(self) -> None:
+        """Call the handler of the signal that waits."""
+        if self._waiting is not None:
+            number = self._waiting
+            self._waiting = None
+            self._handlers[number](number, None)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_playing or self._waiting is not None:
+            self._handlers[number](number, frame)
+        else:
+            self._waiting = number
+
+
+class _Finished:
+    """Yields episodes until the play breaks off, and keeps the reason."""
+
+    def __init__(self, played: Iterable[Episode], signals: _SignalsBetweenEpisodes) -> None:
+        self._played = iter(played)
+        self._signals = signals
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Episode]:
+        while True:
+            try:
+                self._signals.deliver()
+                self._signals.is_playing = True
+                episode = next(self._played, None)
+                self._signals.is_playing = False
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                self._signals.is_playing = False
+                self.error = error
+                return
+            if episode is None:
+                return
+            yield episode
 
 
 def _episodes(chunks: Sequence[_Chunk], workers: int | None, ray: str | None) -> Iterator[Episode]:

@@ -135,14 +135,19 @@ def check_place(
         old = read_metadata(path)
     except UserError as error:
         raise UserError(f"{path} is there, and no dataset: {way_out}") from error
+    different = differences(old, metadata)
+    if different:
+        raise UserError(f"{path} holds another dataset ({different}): {way_out}")
+
+
+def differences(old: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
+    """Return in words how the metadata of a file differ from others; empty if they do not."""
     new = json.loads(json.dumps(metadata))  # tuples become lists, as in the file
-    if old == new:
-        return
-    differences = []
+    found = []
     for name in {**new, **old}:
         if old.get(name) != new.get(name):
-            differences.append(f"{name} {old.get(name, 'none')!s:.60}, not {new.get(name, 'none')!s:.60}")
-    raise UserError(f"{path} holds another dataset ({in_one_line('; '.join(differences))}): {way_out}")
+            found.append(f"{name} {old.get(name, 'none')!s:.60}, not {new.get(name, 'none')!s:.60}")
+    return in_one_line("; ".join(found))
 
 
 def played_file(path: Path) -> Path:

@@ -50,6 +50,11 @@ class Played:
         return settings_told(made_with.get("decoding", {})) or ("as trained" if made_with.get("weights") else "")
 
     @property
+    def is_selection(self) -> bool:
+        """Return whether these are the games by which settings are chosen."""
+        return bool(self.scores.get("provenance", {}).get("selection"))
+
+    @property
     def mean_interval(self) -> Interval:
         """Return the interval of the mean return."""
         return Interval(*self.scores["return_ci"])
@@ -57,8 +62,7 @@ class Played:
     @property
     def games(self) -> tuple[Any, ...]:
         """Return what determines the start and the seed of each episode: if it is equal, the games are the same."""
-        selection = bool(self.scores.get("provenance", {}).get("selection"))
-        return self.scores["seed"], self.starts, selection, len(self.table.returns)
+        return self.scores["seed"], self.starts, self.is_selection, len(self.table.returns)
 
     @property
     def starts(self) -> int:

@@ -159,10 +159,15 @@ def evaluate_recorded(
         return result
     result["off_policy"] = {**estimate._asdict(), "return_ci": [*estimate.return_ci], "gain_ci": [*estimate.gain_ci]}
     if estimate.effective_episodes < _FEW_EFFECTIVE:
+        why = "more episodes help"
+        if estimate.effective_episodes < len(episodes) / 2:
+            why = (
+                "because the policy differs much from the behaviour policy; more episodes, a smaller beta or a higher "
+                "temperature help"
+            )
         warnings.append(
             "do not trust the off-policy estimate and its interval: they rest on about "
-            f"{estimate.effective_episodes:.1f} of {len(episodes)} episodes, because the policy differs much from the "
-            "behaviour policy; more episodes, a smaller beta or a higher temperature help"
+            f"{estimate.effective_episodes:.1f} of {counted(len(episodes), 'episode')}, {why}"
         )
     if recorder.nll is not None:
         warnings.append("the behaviour policy is a model, and its errors are part of the off-policy estimate")

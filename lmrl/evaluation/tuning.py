@@ -5,6 +5,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightning.pytorch.utilities import rank_zero_warn
+
 from lmrl import policies, utils
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
@@ -85,6 +87,8 @@ def tune(
     placed: dict[str, Any] = {} if device is None else {"device": device}
     trained = spec.load(env, **placed)
     trained_beta = trained.policy.beta if isinstance(trained.policy, policies.ValueGuidedPolicy) else None
+    if betas and trained_beta is None:
+        rank_zero_warn(f"{run} has no values, so no beta is tried")
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
         if top_p < 1:

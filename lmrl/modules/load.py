@@ -1,6 +1,7 @@
 """Load the module or the policy of a run, a checkpoint or a model folder."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import lightning as L
+import torch
 
 from lmrl.checkpoints.export import MANIFEST, read_manifest
 from lmrl.checkpoints.reading import read_checkpoint, read_made_with, resolve_run
@@ -24,9 +26,32 @@ from lmrl.types import LoadedPolicy, Policy
 from lmrl.utils.lazy import load
 from lmrl.utils.plugins import algorithm_packages
 
-__all__ = ["TrainedFile", "find_trained", "load_module", "load_trained", "longest_action", "variables_before"]
+__all__ = [
+    "TrainedFile",
+    "device_of",
+    "find_trained",
+    "load_module",
+    "load_trained",
+    "longest_action",
+    "variables_before",
+]
 
 M = TypeVar("M", bound=L.LightningModule)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name.
+
+    Raises:
+        UserError: models cannot compute there.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "meta":  # has no numbers
+        raise UserError(f"unknown device {name!r}; take cpu, cuda, cuda:1 or another one of torch")
+    return device
 
 
 def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> LanguageModule:
@@ -224,17 +249,22 @@ def load_trained(
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
         if module is None:
             module = load_module(file, allow_pickle=allow_pickle)
-        module = module.to(device)
+        module = module.to(device_of(device))
         return _loaded(module.reranker(task.actions, **settings), module)
     if module is None:
         content = _content(file, allow_pickle)
         kind = _class(file, content)
         safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
         module = _made(file, content, kind, **safe)
-    module = module.to(device)
+    module = module.to(device_of(device))
     try:
         policy = module.policy(**{"max_new_tokens": longest_action(module, task), **settings})
     except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
+        missing = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if missing and missing[1] in settings:
+            raise UserError(
+                f"{file} is a {type(module).__name__} run, and its policy has no {missing[1]}: leave it out"
+            ) from error
         raise UserError(
             f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
         ) from error

@@ -94,6 +94,13 @@ def test_a_refused_resume_leaves_the_configuration_of_the_run(short: Path, capsy
     before = config.read_text()
     assert main(["fit", "--config", "short.yaml", "--resume", "--data.init_args.batch_size=4"]) == 2
     assert "--config RUN/config.yaml --resume" in capsys.readouterr().err
+    for name, value in (
+        ("seed_everything", 9),
+        ("trainer.accumulate_grad_batches", 2),
+        ("trainer.gradient_clip_val", 0.5),
+    ):
+        assert main(["fit", "--config", "short.yaml", "--resume", f"--{name}={value}"]) == 2
+        assert f"not {value}: resume it as it was" in capsys.readouterr().err
     assert config.read_text() == before
     assert main(["fit", "--config", str(config), "--resume", "--trainer.max_steps=3"]) == 0
     assert "max_steps: 3" in config.read_text()

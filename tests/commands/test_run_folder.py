@@ -116,7 +116,7 @@ def test_a_run_is_not_written_over(fit: Callable[..., int], capsys: pytest.Captu
     assert "overwrite: false" in (run / "config.yaml").read_text()
 
     # Going on: in its own folder, and from a run of another folder only where there is none.
-    assert fit(f"--ckpt_path={run}/last.ckpt", "--trainer.max_steps=4") == 0
+    assert fit("--seed_everything=1", f"--ckpt_path={run}/last.ckpt", "--trainer.max_steps=4") == 0
     assert [row["step"] for row in _table(run) if row["train/loss"]] == ["0", "1", "2", "3"]
     assert fit(f"--ckpt_path={kept}/last.ckpt") == 2
     assert "holds a run of 4 steps" in capsys.readouterr().err

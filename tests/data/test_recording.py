@@ -14,6 +14,7 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.data import dataset_path, generate, read_dataset, verify
+from lmrl.data.records import record_from_episode
 from lmrl.data.storage import read_metadata, write_episodes
 from lmrl.envs.maze.env import Maze
 from lmrl.envs.twenty_questions.env import ScriptedOracle
@@ -257,10 +258,11 @@ def test_whatever_ends_a_recording_loses_no_finished_episode(
 ) -> None:
     turns: list[str] = []
     turn = Maze.turn
+    last = 20_000
 
     def broken(self: Maze, action: str) -> Any:
         turns.append(action)
-        if len(turns) > 20_000:
+        if len(turns) > last:
             raise error
         return turn(self, action)
 
@@ -272,8 +274,14 @@ def test_whatever_ends_a_recording_loses_no_finished_episode(
     assert not out.exists() and len(kept) >= 128
     assert f"note: the {len(kept)} episodes that were finished are in" in capsys.readouterr().err
 
-    with pytest.raises(UserError, match=r"maze\.partial\.parquet is of another dataset"):
+    with pytest.raises(UserError, match=r"maze\.partial\.parquet is of another dataset \(seed 0, not 1\)"):
         generate("maze_fo", 1240, seed=1, out=out, progress=False, resume=True)
+    last = len(turns) + 5_000  # of other episodes
+    with pytest.raises(type(error)):
+        generate("maze_fo", 1240, out=out, progress=False, resume=True)
+    more = list(read_dataset(tmp_path / "maze.partial.parquet"))
+    assert len(more) > len(kept) // 128 * 128 + 100
+    kept = more
     monkeypatch.setattr(Maze, "turn", turn)
     starts: list[Any] = []
     reset = Maze.reset
@@ -286,25 +294,58 @@ def test_whatever_ends_a_recording_loses_no_finished_episode(
     generate("maze_fo", 1240, out=out, progress=False, resume=True)
     assert len(starts) == 1240 - len(kept) // 128 * 128
     assert list(tmp_path.iterdir()) == [out]
+    generate("maze_fo", 1240, out=out, progress=False, resume=True)  # is finished
+    assert len(starts) == 1240 - len(kept) // 128 * 128
     monkeypatch.undo()
     generate("maze_fo", 1240, out=tmp_path / "at once.parquet", progress=False)
     assert out.read_bytes() == (tmp_path / "at once.parquet").read_bytes()
 
 
-def test_sigterm_loses_no_finished_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_loses_no_finished_episode(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns: list[str] = []
     turn = Maze.turn
 
     def killed(self: Maze, action: str) -> Any:
         turns.append(action)
         if len(turns) == 2_000:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         return turn(self, action)
 
     monkeypatch.setattr(Maze, "turn", killed)
-    assert main(["data", "generate", "maze_fo", "--out", str(tmp_path / "maze.parquet")]) == 143
+    assert main(["data", "generate", "maze_fo", "--out", str(tmp_path / "maze.parquet")]) == code
     (kept,) = tmp_path.iterdir()
     assert kept.name == "maze.partial.parquet" and len(list(read_dataset(kept))) > 0
+
+
+def test_a_signal_waits_while_an_episode_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Episode] = []
+
+    def interrupted(episode: Episode) -> dict[str, Any]:
+        records.append(episode)
+        if len(records) == 300:
+            signal.raise_signal(signal.SIGINT)
+        return record_from_episode(episode)
+
+    monkeypatch.setattr("lmrl.data.storage.record_from_episode", interrupted)
+    out = tmp_path / "maze.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        generate("maze_fo", 1240, out=out, progress=False)
+    partial = tmp_path / "maze.partial.jsonl"
+    assert len(list(read_dataset(partial))) == 300
+    # While the kept episodes are copied, nothing is lost.
+    del records[:]
+    monkeypatch.setattr("lmrl.data.storage.record_from_episode", interrupted)
+    records += list(read_dataset(partial))[:290]  # the tenth copy is interrupted
+    with pytest.raises(KeyboardInterrupt):
+        generate("maze_fo", 1240, out=out, progress=False, resume=True)
+    assert len(list(read_dataset(partial))) == 300
+    # A damaged file says what to do.
+    partial.write_bytes(partial.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"is damaged .*: remove it, or leave out resume"):
+        generate("maze_fo", 1240, out=out, progress=False, resume=True)
 
 
 def test_a_log_file_shows_how_far_a_recording_is(

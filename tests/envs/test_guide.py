@@ -129,7 +129,7 @@ SHUFFLED = ("g8f6", "f6g8")
         ({"replies": SHUFFLED * 4}, ("e3", *SHUFFLE * 4), "the position came up five times"),
         # A text that is no move repeats no position.
         ({"replies": SHUFFLED * 4}, (*("hop",) * 6, *SHUFFLE * 4), "the position came up five times"),
-        ({"fen": "2k5/8/8/8/8/8/1q6/K7 w - - 0 1"}, ("Kxb2",), "neither side has the men to mate"),
+        ({"fen": "2k5/8/8/8/8/8/1q6/K7 w - - 0 1"}, ("Kxb2",), "neither side has the pieces to mate"),
         (
             {"fen": "7k/8/8/8/8/8/R7/K7 w - - 149 100"},
             ("Rb2",),

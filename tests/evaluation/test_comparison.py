@@ -109,6 +109,15 @@ def test_the_command_names_who_played_and_says_what_follows(
     )
 
 
+def test_games_for_choosing_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lay(tmp_path / "a", [-5.0, -1.0])
+    lay(tmp_path / "b", [-5.0, -1.0], selection=True)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("(evaluate all with --selection, or none)")
+    assert told[2].endswith("games to choose settings by)")
+
+
 def test_a_run_that_was_not_evaluated_is_told_where_its_evaluation_would_be(tmp_path: Path) -> None:
     run = tmp_path / "bc"
     (run / "last").mkdir(parents=True)

@@ -221,3 +221,18 @@ def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:
     assert main([*words, "--env", "layout=umaze", "max_steps=2"]) == 0
     folders = [path.name for path in (runs / "bc").glob("evaluation*")]
     assert folders == ["evaluation_temperature=0.0_layout=umaze_max_steps=2"]
+
+
+@cases(
+    ("words", "message"),
+    [
+        ("--beta 2", "is a BC run, and its policy has no beta: leave it out"),
+        ("--device tpu", "unknown device 'tpu'; take cpu, cuda"),
+    ],
+)
+def test_settings_that_a_policy_does_not_have(
+    words: str, message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", "--policy", str(runs / "bc"), "--episodes", "6", *words.split()]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err

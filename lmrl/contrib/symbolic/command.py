@@ -22,7 +22,7 @@ from lmrl.data.recording import dataset_path, generate
 from lmrl.data.storage import read_dataset
 from lmrl.envs.maze.layouts import find_layout
 from lmrl.envs.registry import task
-from lmrl.errors import UserError, unknown
+from lmrl.errors import check_range, unknown
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.run_folder import check_evaluation_folder, record_evaluation
 from lmrl.report.wording import duration, label, number
@@ -64,8 +64,8 @@ def symbolic_command(
     for name in chosen:
         if name not in _LEARNERS:
             raise unknown("symbolic algorithm", name, _LEARNERS)
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, got {steps}")
+    check_range("[1, inf)", steps=steps, episodes=episodes)
+    check_range("[0, inf)", seed=seed)
     table = Table("learner", "return", "normalised", "success", "learned in", title=f"{_TASK}, {episodes} episodes")
     for name in chosen:
         if data is None:

@@ -1,5 +1,6 @@
 """``lmrl sweep``: search the options of a run file for the settings that play best."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -50,5 +51,7 @@ def sweep_command(
     if best_of(finished) is None:
         raise UserError(f"no trial was done; the logs are in {out / 'trials'}")
     table_console().print(best_table(sweep.space, finished))
-    files = " ".join(f"--config {name}" for name in (*configs, out / "best.yaml"))
-    print(f"written to {out}; the best: {' '.join(['lmrl fit', files, *words])}")
+    command = ["lmrl", "fit"]
+    for name in (*configs, out / "best.yaml"):
+        command += ["--config", str(name)]
+    print(f"written to {out}; the best: {shlex.join([*command, *words])}")
