@@ -284,8 +284,10 @@ class _SignalsBetweenEpisodes:
     def __enter__(self) -> "_SignalsBetweenEpisodes":
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-                number = getattr(signal, name, None)  # Windows has no SIGHUP
-                handler = None if number is None else signal.getsignal(number)
+                if not hasattr(signal, name):  # Windows has no SIGHUP
+                    continue
+                number = getattr(signal, name)
+                handler = signal.getsignal(number)
                 if callable(handler):
                     self._handlers[number] = handler
                     signal.signal(number, self._handle)
