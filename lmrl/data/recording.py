@@ -386,9 +386,8 @@ def _shown(episodes: Iterable[Episode], task_name: str, size: int, progress: boo
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     lines = LogLines(console, quiet=not progress)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not (progress and console.is_terminal)
-    ) as bar:
+    has_bar = progress and console.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not has_bar) as bar:
         job = bar.add_task(f"recording {task_name}", total=size)
         for count, episode in enumerate(episodes, 1):
             yield episode

@@ -45,12 +45,13 @@ def device_of(name: str) -> torch.device:
     Raises:
         UserError: models cannot compute there.
     """
+    message = f"unknown device {name!r}; take cpu, cuda, cuda:1 or another one of torch"
     try:
         device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type == "meta":  # has no numbers
-        raise UserError(f"unknown device {name!r}; take cpu, cuda, cuda:1 or another one of torch")
+    except RuntimeError as error:
+        raise UserError(message) from error
+    if device.type == "meta":  # tensors there have shapes and no numbers
+        raise UserError(message)
     return device
 
 
