@@ -132,6 +132,11 @@ def test_unknown_names_are_refused(kind: type[LanguageModule], given: dict[str, 
         kind(pretrained=bc_run, **given)
 
 
+def test_the_coefficient_of_a_penalty_in_the_loss_is_logged(bc_run: str, tmp_path: Path) -> None:
+    module = train(GRPO, tmp_path, bc_run, 1, {"kl_weight": 0.1, "kl_target": 1e-4, "kl_horizon": 100})
+    assert logged(tmp_path, "grpo/kl_weight") == [float(module.kl_weight)] == [pytest.approx(0.1 * 0.988)]
+
+
 @cases(
     ("kind", "given", "rewards", "learns"),
     [

@@ -256,6 +256,14 @@ def test_the_kl_penalty_coefficient_moves_and_is_saved(bc_run: str, tmp_path: Pa
     assert torch.equal(loaded.kl_weight, module.kl_weight) and module.kl_weight != 0.1
 
 
+def test_the_kl_penalty_coefficient_waits_for_the_critic(bc_run: str, tmp_path: Path) -> None:
+    adaptive: dict[str, Any] = {"kl_weight": 0.1, "kl_target": 1e-4, "kl_horizon": 100}
+    module = ppo(bc_run, critic="detached", critic_warmup_rounds=2, **adaptive)
+    fit(module, rounds(), tmp_path, steps=9)
+    # The policy learns from the third round, whose KL moves the coefficient of the fourth.
+    assert logged(tmp_path, "ppo/kl_weight")[:4] == pytest.approx([0.1, 0.1, 0.1, 0.1 * 0.988])
+
+
 def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
     run = trainer(tmp_path, 3, [RolloutCollection(episodes=6, slots=4)], precision="bf16-mixed")
     run.fit(ppo(bc_run), rounds())
