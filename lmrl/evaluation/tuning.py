@@ -1,11 +1,10 @@
 """Choice of decoding settings for a trained policy: temperature, top-p and beta, by games that no score counts."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from lightning.pytorch.utilities import rank_zero_warn
 
 from lmrl import policies, utils
 from lmrl.errors import UserError, check_range
@@ -88,7 +87,7 @@ def tune(
     trained = spec.load(env, **placed)
     trained_beta = trained.policy.beta if isinstance(trained.policy, policies.ValueGuidedPolicy) else None
     if betas and trained_beta is None:
-        rank_zero_warn(f"{run} has no values, so no beta is tried")
+        warnings.warn(f"{run} has no values, so no beta is tried", stacklevel=2)
     ways_to_sample: list[dict[str, Any]] = [{"temperature": value} for value in temperatures]
     for top_p in task.tuning.top_ps if top_ps is None else top_ps:
         if top_p < 1:
