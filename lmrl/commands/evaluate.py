@@ -91,7 +91,8 @@ def evaluate_command(
         rerank: score the task's actions as wholes and say the best; makes illegal actions impossible.
         selection: play games by which settings are chosen: starts that a task keeps for it, and seeds that no reported
             score uses.
-        resume: play only what an interrupted evaluation in the same folder has left; all other words stay the same.
+        resume: play only what an evaluation in the same folder has left, nothing if it has finished; all other words
+            stay the same.
         allow_other_task: let a policy play another task than the one that it was trained on.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
         device: where a trained policy computes, e.g. cuda (default: the CPU).

@@ -220,15 +220,16 @@ def record_evaluation(
 
     The report reads the files from a `directory` of the form ``runs/<task>/<name>/evaluation``. `greedy` makes the same
     policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). With `resume` the episodes that an
-    interrupted evaluation has kept there are not played again; None is for a command without that option, whose user is
-    not told of it. All other arguments are those of `evaluate`.
+    interrupted evaluation has kept there are not played again. If that evaluation has since finished, nothing is
+    played; if it has kept nothing, all is. None is for a command without that option, whose user is not told of it. All
+    other arguments are those of `evaluate`.
 
     Returns:
         The content of ``scores.json``.
 
     Raises:
-        UserError: the folder holds something else than an evaluation; there is nothing to resume, or it is of another
-            policy, seed or setting; and as `evaluate`.
+        UserError: the folder holds something else than an evaluation; what should be resumed is of another policy, seed
+            or setting; and as `evaluate`.
     """
     check_evaluation_folder(directory)
     arguments = {"task": task, "policy": name, "seed": seed, "env": env or {}, "selection": selection}
@@ -240,8 +241,16 @@ def record_evaluation(
         if on_episode is not None:
             on_episode(episode)
 
-    for episode in _finished(Path(directory) / _PARTIAL, facts) if resume else []:
-        note(episode)
+    partial = Path(directory) / _PARTIAL
+    if resume and partial.is_file():
+        _check_same(partial, read_metadata(partial), facts)
+        for episode in read_episodes(partial):
+            note(episode)
+    elif resume:
+        # A cluster starts a job again without looking whether it was interrupted.
+        scores = _complete(Path(directory) / "scores.json", {**facts, "episodes": episodes})
+        if scores is not None:
+            return scores
     try:
         more: dict[str, Any] = {"provenance": provenance, "env": env, "selection": selection, "ray": ray}
         more |= {"on_turns": on_turns, "finished": tuple(finished)}
@@ -273,22 +282,30 @@ def _facts(
     return as_in_a_file
 
 
-def _finished(partial: Path, facts: Mapping[str, Any]) -> list[Episode]:
-    """Return the episodes that an interrupted evaluation with the same facts has kept.
+def _complete(path: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the scores of a finished evaluation with the same facts; None if there is none.
 
     Raises:
-        UserError: there are none, or a fact differs.
+        UserError: a fact differs.
     """
-    if not partial.is_file():
-        raise UserError(f"there is nothing to resume, no {partial}: leave out resume to begin")
-    before = read_metadata(partial)
+    scores = read_json(path)
+    if not scores:
+        return None
+    before = {"selection": False, **scores.get("provenance", {})}
+    for key in ("task", "policy", "seed", "episodes"):
+        before[key] = scores[key]
+    # What a player says about itself changes while it plays.
+    _check_same(path, before, {key: value for key, value in facts.items() if key != "player"})
+    return scores
+
+
+def _check_same(path: Path, before: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     for key, value in facts.items():
         if before.get(key) != value:
             raise UserError(
-                f"{partial} was played with another {key} ({before.get(key)!r:.200}, now {value!r:.200}): resume it as "
+                f"{path} was played with another {key} ({before.get(key)!r:.200}, now {value!r:.200}): resume it as "
                 "it was, or leave out resume to begin anew"
             )
-    return list(read_episodes(partial))
 
 
 def _keep(finished: Sequence[Episode], planned: int, directory: Path, facts: Mapping[str, Any]) -> str:

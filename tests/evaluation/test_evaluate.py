@@ -293,8 +293,27 @@ def test_an_evaluation_goes_on_after_ctrl_c(tmp_path: Path, capsys: pytest.Captu
     assert found["provenance"].pop("finished_before") == len(kept)
     assert found == expected
     assert not partial.exists()
-    assert main(resumed) == 2
-    assert "there is nothing to resume" in capsys.readouterr().err
+
+
+def test_a_finished_evaluation_is_not_played_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster starts a job again whether or not it has begun or finished."""
+    words = ["evaluate", "maze_fo", "--policy", "random", "--episodes", "3", "--env", "max_steps=8"]
+    words += ["--out", str(tmp_path / "e"), "--resume"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "e").iterdir()}
+    assert main(words) == 0
+    assert capsys.readouterr().out == shown
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "e").iterdir()} == before
+    for other in (
+        ["--episodes", "4"],
+        ["--seed", "1"],
+        ["--env", "max_steps=9"],
+        ["--policy", "optimal"],
+        ["--selection"],
+    ):
+        assert main([*words, *other]) == 2
+        assert "scores.json was played with another" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
