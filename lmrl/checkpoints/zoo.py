@@ -79,11 +79,12 @@ def zoo_policy(name: str) -> ZooPolicy:
     """The policy of that name, after a look at whether its files are the published ones.
 
     Args:
-        name: ``zoo:TASK/ALGORITHM``.
+        name: ``zoo:TASK/ALGORITHM``, or without the prefix.
 
     Raises:
         UserError: there is no zoo, or no such policy in it; or its files are not those that were published.
     """
+    name = f"{ZOO_PREFIX}{name.removeprefix(ZOO_PREFIX)}"
     folder = zoo_folder()
     if folder is None:
         raise UserError(f"{name} is a policy of the zoo, which is not installed: {GET_ZOO}")

@@ -38,6 +38,7 @@ _NOTES = (
     "The '.*dataloader' does not have many workers",
     "`isinstance.treespec, LeafSpec.` is deprecated",
     "You defined a `validation_step` but have no `val_dataloader`",
+    "Total length of `list` across ranks is zero",  # nothing is held out
     "Found .* module.s. in eval mode at the start of training",
 )
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")

@@ -249,6 +249,10 @@ class OfflineDataModule(L.LightningDataModule):
             UserError: if it prepares rounds of rollouts, which this datamodule does not collect.
         """
         if spec.learner is not None:
+            if self.task is registry.DIALOGUES:
+                raise UserError(
+                    "this algorithm learns from what it plays, and dialogues without a simulator are not played"
+                )
             raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
         self.spec = spec
 
@@ -467,7 +471,10 @@ class OfflineDataModule(L.LightningDataModule):
             positions = self.spec.positions
             longest = max((len(part.ids) for part in parts), default=0)
             if positions is not None and longest > positions:
-                raise UserError(f"needs {longest} tokens up to the end of an action, and the model reads {positions}")
+                raise UserError(
+                    f"needs {longest} tokens up to the end of an action, and the model reads {positions}: leave it "
+                    "out, shorten it, or take a model that reads more"
+                )
             return parts
         except UserError as error:
             raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error

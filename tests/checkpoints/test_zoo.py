@@ -86,8 +86,13 @@ def test_scores_are_of_what_the_files_hold(here: Path, capsys: pytest.CaptureFix
     assert again["return_mean"] == published["return_mean"] and published["episodes"] == 5
     assert main(["zoo", "evaluate", NAME, "--episodes", "5"]) == 0
     assert "the intervals overlap" in capsys.readouterr().out
-    assert main(["zoo", "list"]) == 0 and main(["zoo", "info", NAME]) == 0
-    assert "zoo:maze_fo/bc" in capsys.readouterr().out
+    assert main(["zoo", "list"]) == 0
+    assert NAME in capsys.readouterr().out
+    assert main(["zoo", "info", NAME]) == 0
+    card = capsys.readouterr().out
+    assert NAME in card
+    assert main(["zoo", "info", NAME.removeprefix("zoo:")]) == 0
+    assert capsys.readouterr().out == card
 
 
 def test_the_list_fits_80_columns(

@@ -18,7 +18,7 @@ from lmrl.datamodules import OfflineDataModule
 from lmrl.envs import make
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import load_policy
-from lmrl.modules import BC, ILQL, LanguageModule, load_module
+from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module
 from lmrl.types import Request
 from tests.helpers.cases import cases
 from tests.helpers.online import trainer
@@ -246,3 +246,6 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     data = OfflineDataModule(None, path=str(long), batch_size=1, val_fraction=0.0)
     with pytest.raises(UserError, match=r"dialogue 3: needs .* tokens up to the end of an action, and the model reads"):
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+    short = OfflineDataModule(None, path=str(write(tmp_path / "short.jsonl", rows[:2])))
+    with pytest.raises(UserError, match="learns from what it plays, and dialogues without a simulator are not played"):
+        fit(PPO(architecture=SMALL), short, tmp_path / "other", 1)
