@@ -249,10 +249,6 @@ class OfflineDataModule(L.LightningDataModule):
             UserError: if it prepares rounds of rollouts, which this datamodule does not collect.
         """
         if spec.learner is not None:
-            if self.task is registry.DIALOGUES:
-                raise UserError(
-                    "this algorithm learns from what it plays, and dialogues without a simulator are not played"
-                )
             raise UserError("an algorithm that learns from what it plays needs lmrl.datamodules.OnlineDataModule")
         self.spec = spec
 

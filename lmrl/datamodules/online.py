@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lmrl.datamodules.offline import OfflineDataModule
 from lmrl.datamodules.replay_buffer import Outcome, ReplayBuffer
 from lmrl.datamodules.spec import BatchSpec, Collector
+from lmrl.envs import registry
 from lmrl.errors import UserError, check_range
 from lmrl.tokens.amounts import Amounts, amounts_of_segments
 from lmrl.tokens.collate import TokenBatch, collate
@@ -353,6 +354,8 @@ def online_datamodule(trainer: L.Trainer, name: str) -> OnlineDataModule:
         UserError: if it is another kind of datamodule.
     """
     data = getattr(trainer, "datamodule", None)
+    if isinstance(data, OfflineDataModule) and data.task is registry.DIALOGUES:
+        raise UserError(f"{name} learns from what it plays, and dialogues without a simulator cannot be played")
     if not isinstance(data, OnlineDataModule):
         raise UserError(f"{name} learns from what it plays: use lmrl.datamodules.OnlineDataModule")
     return data

@@ -247,5 +247,5 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dialogue 3: needs .* tokens up to the end of an action, and the model reads"):
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
     short = OfflineDataModule(None, path=str(write(tmp_path / "short.jsonl", rows[:2])))
-    with pytest.raises(UserError, match="learns from what it plays, and dialogues without a simulator are not played"):
+    with pytest.raises(UserError, match="PPO learns from what it plays, and dialogues without a simulator"):
         fit(PPO(architecture=SMALL), short, tmp_path / "other", 1)
