@@ -105,7 +105,7 @@ def _quietly(model: PreTrainedModel) -> Iterator[None]:
 
 
 class _OwnLogits(NamedTuple):
-    """What the model's own forward pass computes for the texts of the check."""
+    """Logits of the model's own forward pass for the texts of the check."""
 
     first: Tensor
     second: Tensor

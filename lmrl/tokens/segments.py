@@ -1,9 +1,9 @@
 """Episodes as segments of token ids, and the rule that aligns states with action tokens.
 
 Position ``t`` of a segment is the *state* after reading token ``t``; its *action* is token ``t + 1``. So values and
-logits for an action token are read one position before it. Only tokens that the policy samples are actions; a turn's
-reward sits on the last token of an action; the state after an action token is the state in which the policy
-samples its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
+logits for an action token are read one position before it. Only tokens that the policy samples are actions. A turn's
+reward sits on the last token of an action. The state after an action token is the state in which the policy samples
+its *next* token, whatever the environment says in between (Abdulhai et al. 2025, section 5).
 
 A *segment* is one context that the model reads. A task whose policy reads everything has one segment per episode; a
 task whose policy reads a sliding window has one per turn. Turns whose windows start at the same text share a segment,

@@ -161,7 +161,7 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
 
     Args:
         module: its hyperparameters hold the settings.
-        steps: of the whole run; infinite or negative where nobody knows how many there will be.
+        steps: of the whole run; infinite or negative where it is not known.
     """
     settings = module.hparams
     if steps < 0:  # of rounds that are limited by epochs

@@ -67,9 +67,9 @@ class Maze(TextEnv):
     The actions are ``move left\n``, ``move right\n``, ``move up\n`` and ``move down\n``. A wall leaves the player in
     place, and so does any other text, however close, which is illegal. The move that reaches the goal is answered by
     ``Success\n`` and terminates. After ``max_steps`` actions the clock is checked before the next one: that call moves
-    no one, is answered by ``Failure\n`` and reward -1, and truncates. Its ``info["final_observation"]`` is what the
-    player would have read had the clock not run out, for learners that bootstrap (if the move would have reached the
-    goal: the text of the cell before it, because ``Success\n`` is no state that has a value).
+    no one, is answered by ``Failure\n`` and reward -1, and truncates. Its ``info["final_observation"]`` is for learners
+    that bootstrap: what the player would have read had the clock not run out. If the move would have reached the goal,
+    it is the text of the cell before it, because ``Success\n`` is no state that has a value.
 
     ``info`` also has ``position`` and ``goal``, each a (row, column).
 
