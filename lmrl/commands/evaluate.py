@@ -110,12 +110,9 @@ def evaluate_command(
         task_name = next(read_dataset(file)).task
     spec = PolicySpec.parse(policy, task_name, allow_pickle=allow_pickle)
     arguments = env_arguments(env)
-    chosen: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "beta": beta}
     if tuned:
-        given = [name for name in CHOSEN if chosen[name] is not None]
-        if given:
-            raise UserError(f"tuned says what {' and '.join(given)} should be: give one or the other")
-        chosen |= spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
+        sampling = _tuned_sampling(spec, sampling)
     if file is not None:
         playing: dict[str, Any] = {
             "slots": slots,
@@ -132,14 +129,15 @@ def evaluate_command(
             raise UserError(f"{file} is read and not played: leave out {', '.join(_set(playing))}")
         check_range("[1, inf)", episodes=episodes)
         check_range("[0, inf)", seed=seed)
-        decoding = _set(chosen)
+        decoding = _set(sampling)
+        named_settings = _told(decoding, selection)
         commands.evaluate_file(
             file,
             spec,
             behaviour=behaviour,
             episodes=episodes,
             seed=seed,
-            out=out or spec.default_folder("_".join(filter(None, ["recorded", _told(decoding, selection)]))),
+            out=out or spec.default_folder(f"recorded_{named_settings}" if named_settings else "recorded"),
             settings=decoding,
             device=device or "cpu",
             allow_other_task=allow_other_task,
@@ -147,9 +145,8 @@ def evaluate_command(
         return
     if behaviour is not None:
         raise UserError("behaviour is for recorded episodes: name their file, lmrl evaluate FILE --policy RUN")
-    chosen |= {"device": device, "rerank": rerank, "allow_pickle": allow_pickle, "compile": compile}
-    decoding = _set(chosen)
-    settings = _set(chosen | {"allow_other_task": allow_other_task})
+    decoding = _set({**sampling, "device": device, "rerank": rerank, "allow_pickle": allow_pickle, "compile": compile})
+    settings = decoding | _set({"allow_other_task": allow_other_task})
     chat_settings = named_values(chat, "chat")
     vllm_settings = named_values(vllm, "vllm")
     load = partial(spec.load, arguments, chat_settings, vllm_settings, **settings)
@@ -162,10 +159,9 @@ def evaluate_command(
     loaded = load()
     out = out or spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
     human = spec.kind == "human"
-    if episodes is None and spec.kind == "chat":
-        episodes = chat_prompt(spec.task.name).games
-    elif episodes is None:
-        episodes = default_episodes(spec.task.name, arguments)
+    if episodes is None:
+        is_chat = spec.kind == "chat"
+        episodes = chat_prompt(spec.task.name).games if is_chat else default_episodes(spec.task.name, arguments)
     # Checked before the folder is locked, which makes it.
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
@@ -191,6 +187,19 @@ def evaluate_command(
             ray=None if ray is None else RayWorkers(ray, workers, load, gpu=on_gpu),
         )
     print(_heading(scores, spec.is_trained), *_summary(scores, out), sep="\n")
+
+
+def _tuned_sampling(spec: PolicySpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling settings that `lmrl tune` has chosen, or those of the zoo, over the given ones.
+
+    Raises:
+        UserError: a given setting is among those that are chosen.
+    """
+    twice = [name for name in CHOSEN if given[name] is not None]
+    if twice:
+        raise UserError(f"tuned says what {' and '.join(twice)} should be: give one or the other")
+    tuned = spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
+    return {**given, **tuned}
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The paper (appendix C.2) says: two behaviour policies, each going for the goal in one half of the rooms and acting at
 random in the other. The halves and the shares of the policies are those of the reference's script. In three quarters
 of the episodes the player knows the far rooms and hardly ever wins. In one quarter it knows the way from the bedroom
-to the kitchen and wins if chance brings it there. So the way from the far rooms has to be stitched together. Length, success and return
-come near the published 12.2, .26 and .258.
+to the kitchen and wins if chance brings it there. So the way from the far rooms has to be stitched together. Length,
+success and return come near the published 12.2, .26 and .258.
 """
 
 from collections import deque
