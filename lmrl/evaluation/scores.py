@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -114,60 +115,39 @@ def score(task: str, name: str, results: Mapping[int, Record]) -> Score:
 
 def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     published = registry.task(task).scores
-    own_scale = registry.task(task).own_scale
+    seeds = sorted(results)
+    runs = [results[seed] for seed in seeds]
+    returns = [run.episodes.returns.tolist() for run in runs]
+    by_seed = [normalize(mean(values), published) for values in returns]
+    lengths = list(chain.from_iterable(run.episodes.lengths.tolist() for run in runs))
+    won = sum(int(run.episodes.successes.sum()) for run in runs)
+    illegal = sum(int(run.episodes.illegal.sum()) for run in runs)
+    settings = [settings_told(run.scores.get("provenance", {}).get("decoding", {})) for run in runs]
+    fixes = {fix for run in runs for fix in run.before}
 
-    # Collect the results seed by seed, in one pass over the records.
-    returns: list[list[float]] = []
-    lengths: list[int] = []
-    by_seed: list[float] = []
-    own_by_seed: list[float] = []
-    starts = set[int]()
-    settings = []
-    fixes = set[str]()
-    won = illegal = 0
-    last = []
-    seconds = []
-    cpu_seconds = []
-    tokens = []
-    excesses = []
-    for _, run in sorted(results.items()):
-        if run.scores.get("own") is None:  # the environment had other settings than those of the own scale
-            own_scale = None
-        returns.append(run.episodes.returns.tolist())
-        lengths += run.episodes.lengths.tolist()
-        won += int(run.episodes.successes.sum())
-        illegal += int(run.episodes.illegal.sum())
-        starts.add(int(run.scores.get("starts", 0)))
-        settings.append(settings_told(run.scores.get("provenance", {}).get("decoding", {})))
-        fixes.update(run.before)
-        last.append(run.cell.get("last", {}).get("normalized"))
-        seconds.append(_seconds(run, "seconds"))
-        cpu_seconds.append(_seconds(run, "cpu_seconds"))
-        tokens.append(run.cell.get("tokens", {}).get("trained"))
-        excess = run.curve_values.get("val/bc/excess")
-        excesses.append(None if excess is None else excess.values[-1])
-    for values in returns:
-        by_seed.append(normalize(mean(values), published))
-        if own_scale is not None:
-            own_by_seed.append(normalize(mean(values), own_scale))
-
+    starts = {int(run.scores.get("starts", 0)) for run in runs}
     fixed = starts.pop() if len(starts) == 1 else 0
     samples = [Sample(values, fixed) for values in returns]
-    if len(results) == 1:  # the intervals of scores.json, which the terminal and the model card show as well
-        (run,) = results.values()
-        over_episodes = Interval(*run.scores["normalized_ci"])
-        return_over_episodes = Interval(*run.scores["return_ci"])
+    if len(runs) == 1:  # the intervals of scores.json, which the terminal and the model card show as well
+        over_episodes = Interval(*runs[0].scores["normalized_ci"])
+        return_over_episodes = Interval(*runs[0].scores["return_ci"])
     else:
         over_episodes = stratified_interval(samples, partial(_mean_on, scale=published))
         return_over_episodes = stratified_interval(samples, _mean_of_means)
+
+    own_scale = registry.task(task).own_scale
+    if any(run.scores.get("own") is None for run in runs):
+        own_scale = None  # the environment had other settings than those of the own scale
+    own_by_seed: list[float] = []
     own_over_episodes = None
     if own_scale is not None:
+        own_by_seed = [normalize(mean(values), own_scale) for values in returns]
         own_over_episodes = stratified_interval(samples, partial(_mean_on, scale=own_scale))
-    count = len(lengths)
+
     return Score(
         task,
         name,
-        seeds=tuple(sorted(results)),
+        seeds=tuple(seeds),
         episodes=min(map(len, returns)),
         normalized=mean(by_seed),
         over_episodes=over_episodes,
@@ -176,14 +156,14 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
         iqm_over_episodes=stratified_interval(samples, partial(_normalized_iqm, published=published)),
-        success_rate=won / count,
-        success_ci=wilson(won, count),
-        length_mean=sum(lengths) / count,
+        success_rate=won / len(lengths),
+        success_ci=wilson(won, len(lengths)),
+        length_mean=sum(lengths) / len(lengths),
         illegal_rate=illegal / max(1, sum(lengths)),
-        last=_mean(last),
-        seconds=_mean(seconds),
-        cpu_seconds=_mean(cpu_seconds),
-        tokens=_mean(tokens),
+        last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
+        seconds=_mean([_seconds(run, "seconds") for run in runs]),
+        cpu_seconds=_mean([_seconds(run, "cpu_seconds") for run in runs]),
+        tokens=_mean([run.cell.get("tokens", {}).get("trained") for run in runs]),
         returns=tuple(map(tuple, returns)),
         lengths=tuple(lengths),
         by_seed=tuple(by_seed),
@@ -191,10 +171,15 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         own=mean(own_by_seed) if own_by_seed else None,
         own_over_episodes=own_over_episodes,
         own_by_seed=tuple(own_by_seed),
-        excess=_mean(excesses),
+        excess=_mean([_excess(run) for run in runs]),
         settings=tuple(settings) if any(settings) else (),
         before=tuple(sorted(fixes)),
     )
+
+
+def _excess(run: Record) -> float | None:
+    curve = run.curve_values.get("val/bc/excess")
+    return None if curve is None else curve.values[-1]
 
 
 def with_spread(interval: Interval) -> Interval | None:
