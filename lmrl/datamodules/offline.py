@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -491,48 +491,21 @@ class OfflineDataModule(L.LightningDataModule):
         encoder = self._encoder()
         window = self.window()
         size = self.hparams["consecutive"]
-        runs: list[SegmentRun] = []
-        n_action_tokens = 0
-        n_observation_tokens = 0
-        action_ids: set[int] = set()
-        n_shortened = 0  # episodes whose beginning the policy does not read before every action
-        prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
-        rank, world = rank_and_world_size()
-        lines = LogLines(seconds=10.0, quiet=rank != 0)
-        for number, (episode, read) in enumerate(zip(episodes, prepared, strict=True)):
-            lines.say(f"encoding {self.path.name}: {number:,}/{len(episodes):,} episodes")
-            parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
-            fills_window = parts[0].col[0] + 1 == window.tokens
-            if len(parts) > 1 or fills_window:
-                n_shortened += 1
-            for segment in parts:
-                action_ids.update(segment.token.tolist())
-                n_action_tokens += len(segment.col)
-                n_observation_tokens += segment.n_observation_tokens
-            for first in range(0, len(parts), size):
-                runs.append(tuple(parts[first : first + size]))
-        if n_shortened and shuffle and self.task is registry.DIALOGUES:
-            rank_zero_warn(
-                f"{self.path}: dialogues that are longer than the {window.tokens} tokens that the policy reads: "
-                f"{n_shortened} of {len(episodes)}; their beginnings are left out (a model with more positions reads "
-                "more)"
-            )
-        never_sampled = action_ids & special_ids(encoder.tokenizer, encoder.end)
-        if never_sampled and shuffle:
-            names = encoder.tokenizer.convert_ids_to_tokens(sorted(never_sampled))
-            rank_zero_warn(
-                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
-                f"{', '.join(map(repr, names))}"
-            )
+        encoded = self._encode(episodes, encoder, window)
+        if shuffle:
+            self._warn(encoded, encoder, window, len(episodes))
         runs_per_batch = max(1, self.hparams["batch_size"] // size)
-        order: Sampler[int] = RandomSampler(runs, generator=generator) if shuffle else SequentialSampler(runs)
+        order: Sampler[int] = SequentialSampler(encoded.runs)
+        if shuffle:
+            order = RandomSampler(encoded.runs, generator=generator)
         # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).
-        runs_per_rank = math.ceil(len(runs) / world)
+        _, world = rank_and_world_size()
+        runs_per_rank = math.ceil(len(encoded.runs) / world)
         batches = world * math.ceil(runs_per_rank / runs_per_batch)
         workers = self.hparams["num_workers"]
         loader_type = ResumableLoader if shuffle else DataLoader
         return loader_type(
-            runs,  # type: ignore[arg-type]
+            encoded.runs,  # type: ignore[arg-type]
             batch_sampler=ResumableBatches(order, runs_per_batch, False, self.seed),
             generator=None if workers else generator,  # workers that are kept would not draw from it in each epoch
             num_workers=workers,
@@ -543,9 +516,58 @@ class OfflineDataModule(L.LightningDataModule):
                 observations=self.spec.observations,
                 bootstrap=self.spec.bootstrap,
                 after=self.spec.after,
-                expected=(n_action_tokens / batches, n_observation_tokens / batches),
+                expected=(encoded.n_action_tokens / batches, encoded.n_observation_tokens / batches),
             ),
         )
+
+    def _encode(self, episodes: Sequence[Episode], encoder: Encoder, window: Window) -> "_Encoded":
+        """Cut episodes into segments of ids, in runs of `consecutive` segments."""
+        size = self.hparams["consecutive"]
+        encoded = _Encoded()
+        prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
+        rank, _ = rank_and_world_size()
+        lines = LogLines(seconds=10.0, quiet=rank != 0)
+        for number, (episode, read) in enumerate(zip(episodes, prepared, strict=True)):
+            lines.say(f"encoding {self.path.name}: {number:,}/{len(episodes):,} episodes")
+            parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
+            fills_window = parts[0].col[0] + 1 == window.tokens
+            if len(parts) > 1 or fills_window:
+                encoded.n_shortened += 1
+            for segment in parts:
+                encoded.action_ids.update(segment.token.tolist())
+                encoded.n_action_tokens += len(segment.col)
+                encoded.n_observation_tokens += segment.n_observation_tokens
+            for first in range(0, len(parts), size):
+                encoded.runs.append(tuple(parts[first : first + size]))
+        return encoded
+
+    def _warn(self, encoded: "_Encoded", encoder: Encoder, window: Window, n_episodes: int) -> None:
+        """Say what of the training episodes the policy cannot read or cannot say."""
+        if encoded.n_shortened and self.task is registry.DIALOGUES:
+            rank_zero_warn(
+                f"{self.path}: dialogues that are longer than the {window.tokens} tokens that the policy reads: "
+                f"{encoded.n_shortened} of {n_episodes}; their beginnings are left out (a model with more positions "
+                "reads more)"
+            )
+        never_sampled = encoded.action_ids & special_ids(encoder.tokenizer, encoder.end)
+        if never_sampled:
+            names = encoder.tokenizer.convert_ids_to_tokens(sorted(never_sampled))
+            rank_zero_warn(
+                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
+                f"{', '.join(map(repr, names))}"
+            )
+
+
+@dataclass
+class _Encoded:
+    """Episodes as segments, with counts over them."""
+
+    runs: list[SegmentRun] = field(default_factory=list)
+    action_ids: set[int] = field(default_factory=set)
+    n_action_tokens: int = 0
+    n_observation_tokens: int = 0
+    n_shortened: int = 0
+    """Episodes whose beginning the policy does not read before every action."""
 
 
 def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
