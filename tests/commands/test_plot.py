@@ -55,6 +55,14 @@ def test_mistakes_are_one_line(words: list[str], said: str, runs: Path, capsys: 
     assert said in capsys.readouterr().err
 
 
+def test_losses_of_held_out_episodes_are_drawn_without_being_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("maze/bc/metrics.csv").write_text("step,train/loss,val/loss\n1,2.0,2.5\n2,1.5,2.0\n")
+    drawn = []
+    monkeypatch.setattr(plot, "plot_runs", lambda curves, keys, *more: drawn.extend(keys))
+    assert main(["plot", "maze/bc"]) == 0
+    assert drawn == ["train/loss", "val/loss"]
+
+
 def test_rounds_before_the_first_step_are_one_point(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A critic's warm-up plays rounds without a step."""
     Path("maze/ppo/metrics.csv").write_text("step,rollout/return_mean\n0,-4.0\n0,-2.0\n1,-1.0\n")

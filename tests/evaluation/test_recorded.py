@@ -241,6 +241,10 @@ def test_a_policy_is_judged_by_what_it_was_not_trained_on(tmp_path: Path, capsys
     assert main(["evaluate", str(file), "--policy", "random"]) == 2
     assert main(["evaluate", "maze_fo", "--policy", "random", "--behaviour", "x", "--out", str(tmp_path / "x")]) == 2
     assert "behaviour is for recorded episodes" in capsys.readouterr().err
+    module.made_with = {**data.facts(), "task": "maze_fo"}
+    module.export(tmp_path / "maze")
+    assert main([*words[:-1], str(tmp_path / "new"), "--behaviour", str(tmp_path / "maze")]) == 2
+    assert "maze was trained on maze_fo, and" in capsys.readouterr().err
 
 
 def test_two_replies_are_judged_without_an_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,12 @@ def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixtur
     assert "tuned says what temperature should be" in capsys.readouterr().err
 
 
+def test_betas_of_a_policy_without_values_are_not_tried(run: Path) -> None:
+    with pytest.warns(UserWarning, match="has no values, so no beta is tried"):
+        tried = tune(run, temperatures=(1.0,), betas=(1.0, 2.0), episodes=1)
+    assert all("beta" not in one.settings for one in tried)
+
+
 def test_the_highest_mean_return_wins(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([1.0, 3.0, 2.0])
 
