@@ -6,7 +6,7 @@ from io import StringIO
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -59,10 +59,17 @@ def read_curves(path: Path) -> Curves:
     return curves
 
 
-def values_at(curve: Curve, steps: Sequence[int]) -> list[float]:
-    """Return the curve's last value at or before each step, and 0 before its first value."""
+def values_at(curve: Curve, steps: Sequence[int], before: bool = False) -> list[float]:
+    """Return the curve's last value at or before each step, and 0 before its first value.
+
+    Args:
+        curve: what was logged.
+        steps: optimizer steps.
+        before: values at the step itself do not count.
+    """
     from_zero = np.array([0.0, *curve.values])
-    values: list[float] = from_zero[np.searchsorted(curve.steps, steps, side="right")].tolist()
+    side: Literal["left", "right"] = "left" if before else "right"
+    values: list[float] = from_zero[np.searchsorted(curve.steps, steps, side=side)].tolist()
     return values
 
 

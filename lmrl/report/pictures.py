@@ -122,7 +122,7 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
                 curve = _smoothed(_one_per_step(curves[key]))
                 shade = _TERMS[number % len(_TERMS)]
                 dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
-                positions = _positions(name, curves, curve.steps, along)
+                positions = _positions(name, curves, key, curve.steps, along)
                 # A line of one point would not be seen.
                 marker = "o" if len(curve.values) == 1 else "None"
                 axis.plot(
@@ -140,13 +140,19 @@ def _one_per_step(curve: Curve) -> Curve:
     return Curve(steps.tolist(), means.tolist())
 
 
-def _positions(name: str, curves: Curves, steps: Sequence[int], along: Along | None) -> Sequence[float]:
-    """Return where the values of steps stand on the horizontal axis."""
+def _positions(name: str, curves: Curves, key: str, steps: Sequence[int], along: Along | None) -> Sequence[float]:
+    """Return where the values of a key at these steps stand on the horizontal axis."""
     if along is None:
         return steps
     if along.column not in curves:
         raise UserError(f"{name} did not log {along.column}: leave out --along")
-    return [along.scale * value for value in values_at(curves[along.column], steps)]
+    return _along(along, curves, key, steps)
+
+
+def _along(along: Along, curves: Curves, key: str, steps: Sequence[int]) -> list[float]:
+    # An evaluation comes before the round that is logged at the same step.
+    before = key.startswith("eval/") and along.column.startswith("rollout/")
+    return [along.scale * value for value in values_at(curves[along.column], steps, before)]
 
 
 #: What `plot_health` shows, by the keys of the group ``health/``.
@@ -209,21 +215,26 @@ def plot_probes(plot: ProbePlot, probes: Mapping[str, Any], path: Path, title: s
 
 def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along | None) -> int:
     """Draw the mean return over the seeds and their range; return the number of lines, 0 or 1."""
-    runs = [run for run in seeds if along is None or along.column in run]
-    curves = [curve for curve in map(_returns, runs) if curve is not None]
-    # The seeds are compared at the steps that all of them were evaluated at.
-    common = sorted(set.intersection(*(set(curve.steps) for curve in curves))) if curves else []
-    if not common:
+    runs = []
+    curves = []
+    for run in seeds:
+        curve = _returns(run)
+        if curve is not None and (along is None or along.column in run):
+            runs.append(run)
+            curves.append(curve)
+    if not runs:
         return 0
-    by_seed = []  # (seeds, common steps)
-    for curve in curves:
-        at_step = dict(zip(*curve, strict=True))
-        by_seed.append([at_step[step] for step in common])
+    # The steps are those of the longest run. A run that ended earlier, as one that fell does, keeps its last value.
+    longest = max(curves, key=lambda curve: curve.steps[-1])
+    first = max(curve.steps[0] for curve in curves)
+    steps = [step for step in longest.steps if step >= first]
+    if not steps:
+        return 0
     # On another axis than steps, a point stands at the mean over the seeds, as its return does.
-    positions: Sequence[float] = common
+    positions: Sequence[float] = steps
     if along is not None:
-        positions = np.mean([values_at(run[along.column], common) for run in runs], axis=0) * along.scale
-    values = np.array(by_seed)
+        positions = np.mean([_along(along, run, "eval/", steps) for run in runs], axis=0)
+    values = np.array([values_at(curve, steps) for curve in curves])  # (seeds, steps)
     shade = colour(name)
     means = values.mean(axis=0)
     axis.plot(positions, means, color=shade, marker="o", markersize=3, linewidth=1.4, label=label(name))

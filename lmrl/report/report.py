@@ -129,7 +129,7 @@ _WORDS: dict[str, Any] = {
         "scores.png": "Scores on the published scale: dark as trained, light with tuned settings; thin lines are 95 % "
         "intervals over episodes, thick ones over training seeds, diamonds the published scores.",
         "learning_curves.png": "Mean return in interactive evaluation during training; of several seeds their mean "
-        "and range.",
+        "and range. A seed that ended early, as one that fell does, keeps its last return.",
         "minutes.png": "The same over minutes of training on the machine that made the table, evaluation left out; "
         "what a run starts from is not counted.",
         "samples.png": "The same of online methods over the episodes that they had drawn.",
