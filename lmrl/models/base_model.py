@@ -11,7 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import Held, held_by_folder, model_config, tensor_metadata
-from lmrl.models.gguf import gguf_config, is_gguf
+from lmrl.models.gguf import gguf_config, gguf_held, is_gguf
 from lmrl.models.lora import (
     ADAPTER_CONFIG,
     BASE_SHA256,
@@ -123,8 +123,12 @@ def held_with_base(folder: str | Path) -> Held:
     *adapters, model = adapter_chain(str(folder))
     tensors = 0
     numbers = 0
-    for part in (*adapters, model if Path(model).is_dir() else _model_files(model)[0].parent):
-        held = held_by_folder(part)
+    parts = [held_by_folder(part) for part in adapters]
+    if is_gguf(model):
+        parts.append(gguf_held(model))
+    else:
+        parts.append(held_by_folder(model if Path(model).is_dir() else _model_files(model)[0].parent))
+    for held in parts:
         tensors += held.tensors
         numbers += held.numbers
     return Held(tensors, numbers)

@@ -32,7 +32,7 @@ from transformers.utils import quantization_config
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import Held, check_architecture, limited_weights
 
-__all__ = ["gguf_config", "gguf_model", "gguf_tokenizer", "is_gguf", "require_packages"]
+__all__ = ["gguf_config", "gguf_held", "gguf_model", "gguf_tokenizer", "is_gguf", "require_packages"]
 
 _PACKAGES = ("gguf", "accelerate")
 _MAGIC = b"GGUF"
@@ -160,6 +160,15 @@ def _only(file: str) -> Iterator[dict[str, str]]:
     """Arguments with which `from_pretrained` reads a file, and no other file of its folder."""
     with TemporaryDirectory() as empty:
         yield {"pretrained_model_name_or_path": empty, "gguf_file": str(Path(file).absolute())}
+
+
+def gguf_held(file: str) -> Held:
+    """Return how many tensors and numbers a file holds.
+
+    Raises:
+        UserError: the file is damaged or of another kind, or a package is missing.
+    """
+    return _header(file).held
 
 
 def gguf_config(file: str) -> PreTrainedConfig:

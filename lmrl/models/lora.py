@@ -333,6 +333,10 @@ _IGNORED = (
 )  # fmt: skip
 
 
+#: Beginnings of initialisations that also change the weights below the adapters (``pissa_niter_4``).
+_CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
 def adapter_settings(file: Path) -> dict[str, Any]:
     """Return the settings of `peft.LoraConfig` in the configuration of a folder's adapters.
 
@@ -345,6 +349,12 @@ def adapter_settings(file: Path) -> dict[str, Any]:
     if config.get("peft_type") != "LORA" or config.get("task_type") not in (None, "CAUSAL_LM"):
         kind = f"{config.get('peft_type')!r:.40} for {config.get('task_type')!r:.40}"
         raise UserError(f"{file} must be of adapters of the type LORA for CAUSAL_LM, got {kind}")
+    started = config.get("init_lora_weights")
+    if isinstance(started, str) and started.lower().startswith(_CHANGE_BASE):
+        raise UserError(
+            f"{file}: these adapters belong to weights that init_lora_weights={started!r:.40} has changed: save them "
+            "with peft's path_initial_model_for_weight_conversion, or merge them with peft first"
+        )
     settings = {}
     for name, value in config.items():
         if name in _IGNORED or value is None or value in ({}, [], False):

@@ -20,6 +20,7 @@ from lmrl.envs.registry import task_tokens
 from lmrl.errors import UserError, in_one_line
 from lmrl.models.folders import check_folder
 from lmrl.models.gguf import gguf_tokenizer, is_gguf
+from lmrl.models.lora import ADAPTER_CONFIG, adapter_chain
 
 __all__ = [
     "BUNDLED", "bundled_name", "fingerprint", "load_tokenizer", "template_hash", "tokenizer_for", "train",
@@ -29,6 +30,13 @@ __all__ = [
 _FOLDER = Path(__file__).parent / "tokenizers"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
 _RECIPE = "recipe.json"
+# One of them is in the folder of every tokenizer.
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+)  # one is in every tokenizer's folder
 
 
 class _Recipe(NamedTuple):
@@ -71,6 +79,8 @@ def train(name: str = BUNDLED[0]) -> Tokenizer:
 def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """A bundled tokenizer (one of `BUNDLED`), or that of a folder, GGUF file or hub id.
 
+    A folder of adapters without a tokenizer has that of the model to which they belong.
+
     Args:
         name: of the tokenizer.
         trust_remote_code: run code that it brings with it; else one that needs that is refused.
@@ -85,6 +95,9 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )
     check_folder(name)
+    if (Path(name) / ADAPTER_CONFIG).is_file():
+        chain = adapter_chain(name)
+        name = next(filter(_has_tokenizer, chain), chain[-1])
     try:
         if is_gguf(name):
             return gguf_tokenizer(name)
@@ -98,6 +111,10 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
             f"got {str(file) if file.is_file() else name!r}: {in_one_line(error, 1000)}"
         ) from error
     return loaded
+
+
+def _has_tokenizer(folder: str) -> bool:
+    return any((Path(folder) / file).is_file() for file in _FILES)
 
 
 def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm
-from lmrl.models.tokenizer import load_tokenizer
+from lmrl.models.tokenizer import fingerprint, load_tokenizer
 from lmrl.modules import BC, load_module
 from tests.helpers.cases import cases
 
@@ -129,6 +129,13 @@ def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> 
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
 
 
+def test_adapters_without_a_tokenizer_have_that_of_their_model(adapters: Path, folder: Path) -> None:
+    load_tokenizer().save_pretrained(folder)
+    assert not (adapters / "tokenizer.json").exists()
+    assert fingerprint(load_tokenizer(str(adapters))) == fingerprint(load_tokenizer())
+    assert BC(pretrained=str(adapters), tokenizer=str(folder)).tokenizer.is_fast
+
+
 @cases(
     "settings",
     [
@@ -138,6 +145,8 @@ def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> 
         {"task_type": "SEQ_CLS"},
         {"megatron_config": {"a": 1}, "megatron_core": "evil_mod"},
         {"loftq_config": {"loftq_bits": 4}},
+        {"init_lora_weights": "pissa_niter_4"},
+        {"init_lora_weights": "olora"},
         {"lora_ga_config": {"cache_file": "/etc/passwd"}},
         {"unknown": 1},
         {"r": 10**9},

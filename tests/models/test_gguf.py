@@ -1,5 +1,6 @@
 """GGUF files: what they give is a plain model, and one that cannot be read exactly is refused in one line."""
 
+import json
 import struct
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import PolicySpec
+from lmrl.models.base_model import held_with_base
 from lmrl.models.gguf import _SPLITS
 from lmrl.models.lm import build_lm
 from lmrl.models.tokenizer import load_tokenizer
@@ -187,6 +189,15 @@ def test_a_file_is_a_chat_model_and_a_partner(file: Path, tmp_path: Path) -> Non
     for path in (file, tmp_path / "folder"):
         with pytest.raises(UserError, match=f"that lmrl has not trained: it plays as local:{path}"):
             PolicySpec.parse(str(path), "maze_fo")
+
+
+def test_adapters_on_a_file_count_the_weights_of_the_file(file: Path, model: LlamaForCausalLM, tmp_path: Path) -> None:
+    """By this number a run with adapters is checked before its model is built."""
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": str(file)}
+    (adapters / "adapter_config.json").write_text(json.dumps(settings))
+    assert held_with_base(adapters).numbers >= sum(weight.numel() for weight in {*model.parameters()})
 
 
 @pytest.mark.slow
