@@ -32,11 +32,6 @@ _SPECIAL = ("<|endoftext|>", "<|pad|>")
 _RECIPE = "recipe.json"
 # One of them is in the folder of every tokenizer.
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "vocab.json",
-)  # one is in every tokenizer's folder
 
 
 class _Recipe(NamedTuple):
