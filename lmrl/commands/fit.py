@@ -17,6 +17,7 @@ from time import sleep
 from typing import Any
 
 import lightning.pytorch as lightning_package
+import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -164,6 +165,9 @@ class TrainingCLI(LightningCLI):
         if settings.enable_progress_bar is not False and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(TrainingProgress())
         settings.callbacks = callbacks
+        # Apple's GPU cannot compute in float64, which sampling and critics need.
+        if settings.accelerator == "auto" and torch.backends.mps.is_available():
+            settings.accelerator = "cpu"
         return super().instantiate_trainer(**kwargs)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:

@@ -256,8 +256,10 @@ class LanguageModule(L.LightningModule):
         """Pass `batch_spec` to the datamodule, and take the context window from it.
 
         Raises:
-            UserError: if an algorithm which needs a BC run has none.
+            UserError: if an algorithm which needs a BC run has none, or the device cannot compute in float64.
         """
+        if self.trainer.strategy.root_device.type == "mps":
+            raise UserError("Apple's GPU (mps) cannot compute in float64: set trainer.accelerator=cpu")
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, OfflineDataModule):
             data.configure_batches(self.batch_spec())

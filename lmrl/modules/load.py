@@ -52,6 +52,8 @@ def device_of(name: str) -> torch.device:
         raise UserError(message) from error
     if device.type == "meta":  # tensors there have shapes and no numbers
         raise UserError(message)
+    if device.type == "mps":
+        raise UserError("Apple's GPU (mps) cannot compute in float64, which sampling needs: take cpu")
     return device
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from lightning.pytorch.accelerators import MPSAccelerator
 
 import lmrl
 from lmrl.cli import main
@@ -134,6 +136,15 @@ def test_the_next_command_of_a_class_of_ones_own_names_its_module(
     assert following == (
         "next: PYTHONPATH='my folder' LMRL_MODULES=json,my_algorithms lmrl evaluate --policy runs/maze_fo/bc"
     )
+
+
+def test_the_gpu_of_a_mac_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no float64. Lightning would take it."""
+    for place in (torch.backends.mps, MPSAccelerator):
+        monkeypatch.setattr(place, "is_available", lambda: True)
+    words = ["fit", "--config", "short.yaml", "--trainer.accelerator=auto"]
+    assert main(words) == 0
+    assert main([*words, "--resume", "--trainer.accelerator=mps"]) == 2
 
 
 def test_a_run_without_a_bar_is_silent(short: Path, capsys: pytest.CaptureFixture[str]) -> None:

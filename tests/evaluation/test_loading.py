@@ -228,6 +228,7 @@ def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:
     [
         ("--beta 2", "is a BC run, and its policy has no beta: leave it out"),
         ("--device tpu", "unknown device 'tpu'; take cpu, cuda"),
+        ("--device mps", "cannot compute in float64"),
     ],
 )
 def test_settings_that_a_policy_does_not_have(
