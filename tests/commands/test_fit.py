@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from lightning.fabric.accelerators.mps import MPSAccelerator as FabricsMPS
 from lightning.pytorch.accelerators import MPSAccelerator
 
 import lmrl
@@ -140,7 +141,7 @@ def test_the_next_command_of_a_class_of_ones_own_names_its_module(
 
 def test_the_gpu_of_a_mac_is_not_taken(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no float64. Lightning would take it."""
-    for place in (torch.backends.mps, MPSAccelerator):
+    for place in (torch.backends.mps, MPSAccelerator, FabricsMPS):
         monkeypatch.setattr(place, "is_available", lambda: True)
     words = ["fit", "--config", "short.yaml", "--trainer.accelerator=auto"]
     assert main(words) == 0
