@@ -105,6 +105,10 @@ def test_shares_on_one_gpu(folder: Path, bc: Path) -> None:
     assert isfinite(column(run, "train/loss")[-1]) and (run / "last" / "config.json").is_file()
 
 
-def test_bfloat16(folder: Path, bc: Path) -> None:
-    run = fit("ppo", folder / "half", "gpu", bc, ["--config", "configs/scale/gpu.yaml"])
+@pytest.mark.parametrize(("precision", "within"), [("bf16-mixed", 1e-3), ("bf16-true", 0.05)])
+def test_bfloat16(precision: str, within: float, folder: Path, bc: Path) -> None:
+    settings = ["--config", "configs/scale/gpu.yaml", f"--trainer.precision={precision}"]
+    run = fit("ppo", folder / precision, "gpu", bc, settings)
     assert isfinite(column(run, "train/loss")[-1])
+    ratios = column(run, "ppo/first_ratio")
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=within)

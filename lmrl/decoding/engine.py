@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, check_range
-from lmrl.models.lm import logit_table, positions_of
+from lmrl.models.lm import positions_of, sampling_logits
 
 __all__ = ["Engine", "Weights", "default_slots"]
 
@@ -195,9 +195,9 @@ class Engine:
             return self._reader.read(slots, [(token,) for token in ids])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` logits in the model's precision."""
+        """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` logits; see `lmrl.models.lm.sampling_logits`."""
         with torch.inference_mode():
-            return logit_table(self.model, hidden)
+            return sampling_logits(self.model, hidden)
 
     def branch(
         self, slots: Sequence[int], contexts: Sequence[Sequence[int]], branches: Sequence[Sequence[int]]

@@ -91,10 +91,23 @@ class LinearScores(NamedTuple):
 
     def _factors(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden vectors, weight and bias in the precision in which a linear layer would compute here."""
-        kind = self.hidden.device.type
-        precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.hidden.dtype
+        precision = _precision(self.hidden)
         bias = None if self.bias is None else self.bias.to(precision)
         return self.hidden.to(precision), self.weight.to(precision), bias
+
+
+def _float32_product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer of 16 bit whose result is not rounded to 16 bit, as `_table` is not."""
+    precision = _precision(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        exact_bias = None if bias is None else bias.to(precision).float()
+        return linear(hidden.to(precision).float(), weight.to(precision).float(), exact_bias)
+
+
+def _precision(hidden: Tensor) -> torch.dtype:
+    """Return the precision in which a linear layer would compute here."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 class RowScores(NamedTuple):
@@ -181,8 +194,12 @@ def linear_scores(
         cap: of the scaled scores; see `soft_cap`.
     """
     if hidden.shape[0] * weight.shape[0] <= _WHOLE:
-        scores = linear(hidden, weight, bias)
-        return soft_cap(scores if scale == 1.0 else scores * scale, cap)
+        if _precision(hidden) == torch.float32:
+            scores = linear(hidden, weight, bias)
+            return soft_cap(scores if scale == 1.0 else scores * scale, cap)
+        if weight.numel() <= _WHOLE:
+            scores = _float32_product(hidden, weight, bias)
+            return soft_cap(scores if scale == 1.0 else scores * scale, cap)
     if scale != 1.0:
         # The factor goes into what is small, so that the pieces need not know of it.
         hidden = hidden * scale

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -280,6 +281,22 @@ def logit_transform(config: PreTrainedConfig) -> LogitTransform:
 def logit_table(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """(..., vocabulary) logits of (..., width) hidden vectors, as the model's own forward pass gives them."""
     return logit_transform(model.config)(head_of(model)(hidden))
+
+
+def sampling_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """(n, vocabulary) logits of (n, width) hidden vectors to sample from.
+
+    On a GPU those of 16 bit are not rounded to 16 bit, as those of `logits_of` are not: the ratios of a loss compare
+    the two.
+    """
+    head = head_of(model)
+    # A head with adapters is more than one matrix, and a share of one is less.
+    if hidden.device.type != "cuda" or not isinstance(head, nn.Linear) or isinstance(head.weight, DTensor):
+        return logit_table(model, hidden)
+    if head.weight.dtype == torch.float32:
+        return logit_table(model, hidden)
+    scores = torch.mm(hidden, head.weight.T, out_dtype=torch.float32)
+    return logit_transform(model.config)(scores if head.bias is None else scores + head.bias)
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Scores:

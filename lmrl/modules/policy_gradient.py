@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -224,9 +225,13 @@ class PolicyGradient(LanguageModule):
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
-        # 1. If another program sampled the round, replace its log-probabilities by those of this policy.
+        # 1. If another program sampled the round, replace its log-probabilities by those of this policy. Do so too if
+        #    steps compute in another precision than play, or the first ratios would not be 1.
         ratio = None
-        if self.correction is not None and self.importance_cap_of_steps is None:
+        if self.correction is None and isinstance(self.trainer.precision_plugin, MixedPrecision):
+            scores = self._own_scores(segments)
+            episodes = [_rescored(episode, score) for episode, score in zip(episodes, scores, strict=True)]
+        elif self.correction is not None and self.importance_cap_of_steps is None:
             episodes, ratio = self._corrected(self.correction, episodes, segments)
 
         # 2. Score the tokens with the reference model. Where its KL is only logged, it scores a sample of the episodes.
@@ -303,7 +308,8 @@ class PolicyGradient(LanguageModule):
         def logprobs(batch: TokenBatch) -> Tensor:
             return token_logprobs(self.ref_logits(batch), batch.state, batch.token, self.invalid).logprob
 
-        return self._read_tokens(segments, logprobs)
+        with self.trainer.precision_plugin.forward_context():
+            return self._read_tokens(segments, logprobs)
 
     def _ref_stride(self, episodes: int) -> int:
         """Return n: the reference model scores every n-th episode, only a sample if its KL is merely logged."""
@@ -350,8 +356,7 @@ class PolicyGradient(LanguageModule):
         Raises:
             UserError: as `sampled`, and if the log-probabilities differ too much.
         """
-        with self.trainer.precision_plugin.forward_context():  # as in the steps that learn from them
-            scores = self._read_tokens(segments, self.action_scores)
+        scores = self._own_scores(segments)
         corrected = []
         sampler_logprobs = []
         for episode, parts, score in zip(episodes, segments, scores, strict=True):
@@ -371,6 +376,11 @@ class PolicyGradient(LanguageModule):
             metrics["importance_mean"] = float(capped.mean()) if len(capped) else 1.0
         log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
         return corrected, ratio
+
+    def _own_scores(self, segments: Sequence[list[Segment]]) -> list[Vector]:
+        """`action_scores` per episode, computed as in the steps that learn from them."""
+        with self.trainer.precision_plugin.forward_context():
+            return self._read_tokens(segments, self.action_scores)
 
     def _importance(self, ratio: Vector, rollout: Sequence[RolloutEpisode]) -> Vector:
         """(N,) importance weights; of stale rounds 0 where `truncated_policy_loss` has 0, for the same reason."""
