@@ -381,7 +381,7 @@ def test_the_ways_of_a_gpu_give_the_same_numbers(name: str, tmp_path: Path, monk
     monkeypatch.setattr("lmrl.losses.token_scores._WHOLE", 0)
     monkeypatch.setattr("lmrl.losses.token_scores._PIECE_BYTES", 2**18)
     monkeypatch.setattr("lmrl.decoding.reader.is_recorded", lambda device: True)
-    monkeypatch.setattr("lmrl.decoding.reader.record", lambda run: run)
+    monkeypatch.setattr("lmrl.decoding.reader.Recorder.record", lambda recorder, run: run)
     monkeypatch.setattr("lmrl.decoding.gpt2.attend", attend_on_gpu)
     lay_out(tmp_path)
     if name.startswith("ilql_to"):

@@ -297,5 +297,9 @@ class _AdaptersPolicy:
         except UserError:
             if self._reloader.serves(self._adapters.name):
                 raise
-            self._reloader.load_adapters(self._adapters.name, self._adapters.path)
+            try:
+                self._reloader.load_adapters(self._adapters.name, self._adapters.path)
+            except UserError:  # perhaps because another process was first
+                if not self._reloader.serves(self._adapters.name):
+                    raise
             return self._policy.act(requests)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, Slots, bucket, causal_mask, tree_mask
 from lmrl.decoding.forward import Forwards
@@ -52,30 +52,41 @@ def is_recorded(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Record the GPU work of a function as a CUDA graph, and return a function that repeats it by a single launch.
+class Recorder:
+    """Records CUDA graphs that never run at the same time, and lets them share the memory for what they compute.
 
-    Args:
-        run: reads and writes tensors that stay where they are, and waits for nothing.
-
-    Returns:
-        Gives the same tensor at each call, with new numbers in it.
+    With memory of their own, fifty graphs would hold fifty times as much.
     """
-    # Libraries make their plans and workspaces in a first run, which cannot be recorded.
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
 
-    def replay() -> Tensor:
-        graph.replay()
-        return result
+    def __init__(self) -> None:
+        self._pool: Any = None
 
-    return replay
+    def record(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Record the GPU work of a function as a CUDA graph, and return a function that repeats it by a single launch.
+
+        Args:
+            run: reads and writes tensors that stay where they are, and waits for nothing.
+
+        Returns:
+            Gives the same tensor at each call, with new numbers in it.
+        """
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        # Libraries make their plans and workspaces in a first run, which cannot be recorded.
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay
 
 
 def step_for(choice: bool | str, device: torch.device) -> Read | None:
@@ -124,6 +135,14 @@ _SHORT = 32  # a pass over all rows reads up to so many new tokens in each
 _SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
 
 
+def _waits(config: PreTrainedConfig) -> bool:
+    """Whether a forward pass reads a number back from the GPU, which a CUDA graph cannot hold."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_layer = [value for value in parameters.values() if isinstance(value, dict)]  # in models with several kinds
+    # Dynamic scaling compares the longest position with the one before.
+    return any(rope.get("rope_type") == "dynamic" for rope in (parameters, *by_layer))
+
+
 class Reader:
     """Reads ids into slots. The caller sees to eval mode, to no gradients and to lengths.
 
@@ -150,12 +169,13 @@ class Reader:
         self._dtype = model.dtype
         self._step = step_for(compile, self._device)
         if recorded is None:
-            recorded = self._step is None and is_recorded(self._device)
+            recorded = self._step is None and is_recorded(self._device) and not _waits(model.config)
         self._static = recorded or (self._step is not None and is_static(self._device))
         self._cache = SlotCache(rows, limit, fixed=self._static)
         self.slots = Slots(self._cache)
         # By new tokens and columns: what the pass is fed, and the pass.
         self._passes: dict[tuple[int, int], tuple[Tensor, Callable[[], Tensor]]] = {}
+        self._recorder = Recorder()
         self._moves = 0  # of the cache's blocks, into which the passes write
 
     def refresh_forward(self) -> None:
@@ -316,7 +336,7 @@ class Reader:
                 self._cache.place(0, kept[2], used, used)
                 return self._read_eagerly(kept[0], kept[1], used)
 
-            self._passes[shape] = (kept, record(run))
+            self._passes[shape] = (kept, self._recorder.record(run))
         kept, replay = self._passes[shape]
         kept.copy_(fed)
         return replay()

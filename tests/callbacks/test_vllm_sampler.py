@@ -22,6 +22,7 @@ from lmrl.modules import BC, GRPO, PPO, LanguageModule
 from lmrl.modules.policy_gradient import RolloutCorrection
 from lmrl.policies import VLLMPolicy
 from lmrl.policies.chat import reloading
+from lmrl.types import Reply
 from tests.helpers.online import TINY, fit, rounds
 from tests.helpers.ranks import on_ranks, strategy
 from tests.helpers.tokens import TokenServer, saying
@@ -269,6 +270,31 @@ def test_of_adapters_only_their_weights_are_handed_over(max_staleness: int, bc_r
         # A round is learned from once, so its ratios are to the policy that played it.
         moved = [abs(ratio - 1.0) for ratio in column(tmp_path, "ppo/first_ratio")]
         assert moved[0] < 1e-3 < min(moved[1:])
+
+
+def test_adapters_that_another_process_has_loaded_again_are_no_error() -> None:
+    """All processes find that a server has lost them, and the server refuses all but the first."""
+    asked = []
+
+    class Policy:
+        def act(self, requests: Any) -> list[Reply]:
+            asked.append(requests)
+            if len(asked) == 1:
+                raise UserError("there is no such model")
+            return [Reply("move left\n")]
+
+    class Reloader:
+        def serves(self, name: str) -> bool:
+            return len(refused) == 1
+
+        def load_adapters(self, name: str, path: Path) -> None:
+            refused.append(name)
+            raise UserError("the adapters have already been loaded")
+
+    refused: list[str] = []
+    served = module_of_sampler._Served("adapters", Path("adapters"), "adapters")
+    policy = module_of_sampler._AdaptersPolicy(Policy(), Reloader(), served)  # type: ignore[arg-type]
+    assert policy.act([]) == [Reply("move left\n")] and refused == ["adapters"]
 
 
 def learn_on_a_rank(url: str, bc_run: str, root: Path) -> None:

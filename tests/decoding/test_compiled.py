@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lmrl.decoding.cache import attend, attend_on_gpu, bucket, causal_mask
 from lmrl.decoding.engine import Engine
+from lmrl.decoding.reader import Recorder
 from lmrl.errors import UserError
 from tests.decoding.test_engine import check, full, tiny, words
 
@@ -119,12 +121,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Record passes, as on a GPU; the list has an entry per recording."""
     recordings = []
 
-    def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def record(recorder: Recorder, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         recordings.append(1)
         return run
 
     monkeypatch.setattr("lmrl.decoding.reader.is_recorded", lambda device: True)
-    monkeypatch.setattr("lmrl.decoding.reader.record", record)
+    monkeypatch.setattr("lmrl.decoding.reader.Recorder.record", record)
     yield recordings
 
 
@@ -179,6 +181,18 @@ def test_a_pass_is_recorded_again_when_the_blocks_have_moved(recorded: list[int]
     assert len(recorded) == 2
 
 
+def test_passes_that_read_numbers_back_are_not_recorded(recorded: list[int]) -> None:
+    """A Llama whose positions are stretched when a text becomes longer than those that it was trained on."""
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=32, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
+    )  # fmt: skip
+    engine = Engine(LlamaForCausalLM(config).eval(), slots=2, max_length=32)
+    engine.feed([0, 1], [[1, 2], [3, 4]])
+    engine.append([0, 1], [5, 6])
+    assert not recorded
+
+
 def test_few_passes_are_recorded(recorded: list[int]) -> None:
     """A game of 60 tokens in replies of 1 to 4 records at most one pass per width (1, 2, 4) and bucket (64, 96)."""
     rng = random.Random(2)
@@ -220,12 +234,12 @@ class _Calls(TorchDispatchMode):
 def test_few_calls_stay_outside_of_what_is_recorded(recorded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     results = {}
 
-    def record(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def record(recorder: Recorder, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Return a replay that calls no operator."""
         results[0] = run()
         return lambda: results[0]
 
-    monkeypatch.setattr("lmrl.decoding.reader.record", record)
+    monkeypatch.setattr("lmrl.decoding.reader.Recorder.record", record)
     engine = Engine(tiny(), slots=16)
     engine.feed(range(16), [[1, 2, 3]] * 16)
     engine.append(range(16), [4] * 16)
