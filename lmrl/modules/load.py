@@ -252,14 +252,14 @@ def load_trained(
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
         if module is None:
             module = load_module(file, allow_pickle=allow_pickle)
-        module = module.to(device_of(device))
+        _move(module, device_of(device))
         return _loaded(module.reranker(task.actions, **settings), module)
     if module is None:
         content = _content(file, allow_pickle)
         kind = _class(file, content)
         safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
         module = _made(file, content, kind, **safe)
-    module = module.to(device_of(device))
+    _move(module, device_of(device))
     try:
         policy = module.policy(**{"max_new_tokens": longest_action(module, task), **settings})
     except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
@@ -272,6 +272,16 @@ def load_trained(
             f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
         ) from error
     return _loaded(policy, module)
+
+
+def _move(module: Any, device: torch.device) -> None:
+    """Move what plays to a device. A reference model or a critic may take as much memory again, and stays."""
+    stays = {}
+    for name in getattr(module, "unused_in_rollouts", ()):
+        if name in module._modules:
+            stays[name] = module._modules.pop(name)
+    module.to(device)
+    module._modules.update(stays)
 
 
 def longest_action(module: Any, task: Task) -> int:
