@@ -54,7 +54,7 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
     for entry in record:
         # Logs have entries of their own; one that is nearly ours is a mistake.
         meant = get_close_matches(str(entry), _ENTRIES, n=1, cutoff=0.8)
-        if entry not in _ENTRIES and meant:
+        if entry not in _ENTRIES and meant and meant[0] not in record:
             raise UserError(f"{place}: unknown entry {entry!r:.40}, did you mean {meant[0]!r}?")
     messages = record["messages"]
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:

@@ -86,7 +86,7 @@ def _records(path: Path, list_begins: str) -> Iterator[tuple[str, Any]]:
     # The first characters other than spaces tell a list from lines. A record may itself begin with "[".
     begins = ""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             while len(begins) < len(list_begins):
                 character = file.read(1)
                 if not character:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lmrl.data.dialogues import has_reply_of_several_lines
 from lmrl.data.storage import played_file, read_dataset, read_metadata
@@ -224,7 +225,8 @@ def stats_table(stats: DatasetStats) -> Table:
         table.add_row("frequent actions", "share")
     for action, share in stats.actions.items():
         shown = repr(action)
-        table.add_row(shown if len(shown) <= 40 else f"{shown[:39]}…", f"{share:.4g}")
+        # A plain text: signs of rich's markup may be part of an action.
+        table.add_row(Text(shown if len(shown) <= 40 else f"{shown[:39]}…"), f"{share:.4g}")
     return table
 
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -429,7 +429,8 @@ def join_shards(
         The number of episodes.
 
     Raises:
-        UserError: if a part is missing, occurs twice, or belongs to another dataset; or if `out` is another dataset.
+        UserError: if a part is missing, occurs twice, is not whole or belongs to another dataset, or `out` is another
+            dataset.
     """
     metadata: dict[Path, dict[str, Any]] = {}  # of each part, without its number
     shards: dict[Path, Sequence[int]] = {}  # (number of the part, number of parts)
@@ -448,4 +449,22 @@ def join_shards(
     if len(ordered) != len(files) or numbers != list(range(count)):
         raise UserError(f"files must be all of the {count} parts, each once; got the parts {numbers}")
     check_place(Path(out), metadata[first], overwrite, ordered)
-    return write_episodes(out, chain.from_iterable(map(read_episodes, ordered)), metadata[first])
+    return write_episodes(out, _of_whole_parts(ordered, metadata[first].get("size")), metadata[first])
+
+
+def _of_whole_parts(files: Sequence[Path], size: int | None) -> Iterator[Episode]:
+    """Yield the episodes of the parts of a dataset of that size.
+
+    Raises:
+        UserError: a part has fewer episodes than its share, as what an interrupted recording has kept.
+    """
+    for part, file in enumerate(files):
+        count = 0
+        for episode in read_episodes(file):
+            count += 1
+            yield episode
+        if size is None:
+            continue
+        share = size * (part + 1) // len(files) - size * part // len(files)
+        if count != share:
+            raise UserError(f"{file} holds {count} of the {share} episodes of its part: record the rest with --resume")

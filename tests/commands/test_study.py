@@ -51,6 +51,15 @@ def test_a_run_folder_stands_for_the_episodes_of_its_evaluation(
     assert conditions["good"]["file"] == "run/evaluation/episodes.parquet"
 
 
+def test_the_folder_of_an_evaluation_with_settings_is_found(folder: Path) -> None:
+    file = folder / "evaluation_temperature=0.5" / "episodes.parquet"
+    file.parent.mkdir()
+    write_episodes(file, read_episodes("good.jsonl"))
+    words = [f"{file.parent.name}/{file.name}", "bad.jsonl", "--out", "page.html", "--samples", "2"]
+    assert main(["study", "make", *words]) == 0
+    assert set(json.loads((folder / "page.key.json").read_text())["conditions"]) == {"episodes", "bad"}
+
+
 def test_from_episodes_to_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("study make good.jsonl worse=bad.jsonl --out s/page.html --samples 4 --seed 2".split()) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("8 dialogues written to s/page.html")

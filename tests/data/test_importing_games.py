@@ -207,3 +207,10 @@ def test_states_that_cannot_follow(tmp_path: Path) -> None:
     moves[3]["state"] = moves[0]["state"]
     with pytest.raises(UserError, match="line 1: state 3 cannot follow"):
         imported(tmp_path, "chess", [moves])
+
+
+def test_a_list_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    episodes = played("wordle", count=2)
+    path = tmp_path / "official.json"
+    path.write_text(json.dumps([word(episode) for episode in episodes]), encoding="utf-8-sig")
+    assert import_official("wordle", path, tmp_path / "out.parquet", {}) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from lmrl.cli import main
 from lmrl.data import dataset_path, generate, join_shards, read_dataset
-from lmrl.data.storage import read_metadata
+from lmrl.data.storage import read_metadata, write_episodes
 from lmrl.errors import UserError
 
 
@@ -53,6 +53,10 @@ def test_what_is_not_all_of_one_dataset_is_refused(tmp_path: Path) -> None:
     whole = generate("maze_po", 6, 3, tmp_path / "whole.parquet", progress=False)
     with pytest.raises(UserError, match="is no part of a dataset"):
         join_shards([whole], out)
+    kept = tmp_path / "1.partial.parquet"
+    write_episodes(kept, list(read_dataset(files[1]))[:1], read_metadata(files[1]))
+    with pytest.raises(UserError, match=r"1\.partial\.parquet holds 1 of the 2 episodes of its part"):
+        join_shards([files[0], kept, files[2]], out)
     assert not out.exists()
 
 

@@ -48,6 +48,13 @@ def test_only_the_ten_most_frequent_actions(tmp_path: Path) -> None:
     assert next(iter(stats.actions.items())) == (LEFT, 2 / 32)
 
 
+def test_actions_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Signs of the markup of terminals are a part of them."""
+    file = write(tmp_path, replace(ONE, actions=("see [/docs] or [name]\n",)))
+    assert main(["data", "stats", str(file)]) == 0
+    assert "see [/docs] or [name]" in capsys.readouterr().out
+
+
 def test_json_and_table_show_the_published_figures(tmp_path: Path) -> None:
     stats = dataset_stats(write(tmp_path, THREE, ONE))
     loaded = json.loads(json.dumps(stats.to_dict()))

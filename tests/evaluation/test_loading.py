@@ -7,15 +7,13 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
 
 import lmrl
 from lmrl.cli import main
 from lmrl.data.storage import write_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import PolicySpec, load_policy
-from lmrl.modules import BC, PPO, find_trained
-from lmrl.modules.load import _move
+from lmrl.modules import BC, find_trained
 from lmrl.tokens.encoding import Window
 from tests.helpers.cases import cases
 
@@ -151,14 +149,6 @@ def test_a_run_that_does_not_say_its_task_plays_the_one_that_is_named(
     with pytest.raises(UserError, match=r"name a task; .*unknown does not say which it plays"):
         load_policy(run)
     assert f"name a task; {run} does not say which it plays; known: " in failed(capsys, "evaluate", "--policy", run)
-
-
-def test_what_does_not_play_stays_where_it_is(runs: Path) -> None:
-    """A reference model takes as much of a GPU's memory as the policy."""
-    module = PPO(pretrained=str(runs / "bc"))
-    _move(module, torch.device("meta"))
-    assert all(weight.is_meta for weight in module.model.parameters()) and module.device.type == "meta"
-    assert not any(weight.is_meta for weight in module.ref_model.parameters())
 
 
 @cases(

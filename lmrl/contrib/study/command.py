@@ -70,8 +70,10 @@ def _conditions(words: Sequence[str]) -> dict[str, Path]:
     conditions: dict[str, Path] = {}
     for word in words:
         name, equals, file = word.partition("=")
-        path = Path(file if equals else word)
-        name = name if equals else path.stem
+        # Folders of evaluations have "=" in their names.
+        is_named = bool(equals) and not Path(word).exists()
+        path = Path(file if is_named else word)
+        name = name if is_named else path.stem
         if not name.strip() or name in conditions:
             raise UserError(f"each file needs a condition of its own, got {name!r} for {word!r}; say NAME=FILE")
         conditions[name] = path

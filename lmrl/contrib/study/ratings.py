@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
+from rich.text import Text
 
 from lmrl.errors import UserError
 from lmrl.evaluation.intervals import Interval
@@ -321,13 +322,15 @@ class StudyTable:
         rated = Table("condition", "samples", "ratings", "mean [95 %]", f"rated >= {_GOOD} [95 %]")
         for row in self.conditions:
             good = with_interval(row.good, row.good_ci, scale=100) + " %"
-            rated.add_row(row.name, str(row.samples), str(row.ratings), with_interval(row.mean, row.mean_ci, 2), good)
+            rated.add_row(
+                Text(row.name), str(row.samples), str(row.ratings), with_interval(row.mean, row.mean_ci, 2), good
+            )
         compared = Table("pair", "difference [95 %]", "p", "p (Holm)", "relabellings")
         for pair in self.pairs:
             difference = with_interval(pair.difference, pair.difference_ci, 2)
             looked_at = f"{'all' if pair.exact else 'drawn'} {pair.relabellings}"
             names = f"{pair.first} - {pair.second}"
-            compared.add_row(names, difference, number(pair.p, 4), number(pair.p_holm, 4), looked_at)
+            compared.add_row(Text(names), difference, number(pair.p, 4), number(pair.p_holm, 4), looked_at)
         return [rated, compared] if self.pairs else [rated]
 
 

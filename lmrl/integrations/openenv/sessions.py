@@ -140,6 +140,8 @@ class Session:
             raise Refused("text must be valid Unicode: it has half of a surrogate pair")
         if self._why_not is not None:
             raise Refused(f"step needs a running episode, but {self._why_not}: reset first", "EXECUTION_ERROR", 409)
+        # After a failure, as of a partner, the game may be half a turn further.
+        self._why_not = "the task failed"
         text, reward, terminated, truncated, info = self._call(lambda: self._env.step(action))
         self._steps += 1
         self._return += float(reward)

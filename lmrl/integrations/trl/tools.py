@@ -44,6 +44,7 @@ class TaskEnvironment:
 
     def __init__(self, name: str, make_env: Callable[[], TextEnv]) -> None:
         self._name = name
+        self._make_env = make_env
         self._slot = Slot(make_env(), 0)
         self._end = (False, False)
 
@@ -102,7 +103,14 @@ class TaskEnvironment:
 
     # Private, because TRL makes a tool of every public method.
     def _play(self, action: str) -> None:
-        self._record(Reply(action), self._slot.env.step(action))
+        try:
+            turn = self._slot.env.step(action)
+        except Exception:
+            # If a partner failed, the game may be half a turn further: the episode is replayed in a new environment.
+            if not self.done:
+                self._slot.renew(self._make_env)
+            raise
+        self._record(Reply(action), turn)
 
     def _record(self, reply: Reply, turn: StepResult) -> None:
         self._end = self._slot.record_step(reply, turn)

@@ -117,6 +117,23 @@ def test_a_task_that_fails_is_an_answer_without_its_insides() -> None:
     assert said(game, type="reset", data={})["data"]["observation"]["text"] == "hello"
 
 
+class Alone(TextEnv):
+    """A task whose partner is gone."""
+
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return Opening("hello", "one", {})
+
+    def turn(self, action: str) -> Any:
+        raise UserError("the endpoint is gone")
+
+
+def test_a_game_whose_partner_failed_does_not_go_on_from_half_a_turn() -> None:
+    game = Session(Alone, "alone")
+    said(game, type="reset", data={})
+    assert said(game, type="step", data={"text": "x"})["data"]["message"] == "the endpoint is gone"
+    assert "the task failed: reset first" in said(game, type="step", data={"text": "x"})["data"]["message"]
+
+
 def test_close_ends_it() -> None:
     game = session()
     assert game.answer('{"type": "close"}') is None

@@ -7,8 +7,10 @@ import pytest
 import lmrl
 from lmrl.envs import tasks
 from lmrl.envs.registry import chat_prompt
+from lmrl.envs.twenty_questions.env import ScriptedOracle
 from lmrl.errors import UserError
 from lmrl.integrations.trl import GAME_OVER, TaskEnvironment, environment_factory, episode_return
+from lmrl.types import PartnerRequest
 from tests.helpers.cases import cases
 from tests.helpers.mazes import near_the_goal
 
@@ -62,6 +64,32 @@ def test_what_is_no_text_is_an_error_and_no_turn() -> None:
     assert len(environment.episode) == 0
     with pytest.raises(UserError, match=r"a row needs a column 'seed'.*got the columns prompt"):
         environment.reset(prompt=[])
+
+
+class Unreliable(ScriptedOracle):
+    """Fails once."""
+
+    fails = True
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        if Unreliable.fails:
+            Unreliable.fails = False
+            raise UserError("the endpoint is gone")
+        return super().reply(requests)
+
+
+def test_a_turn_in_which_a_partner_failed_was_not_taken() -> None:
+    questions = ["Is it alive?", "Is it a tool?"]
+    answers = []
+    for partner in (ScriptedOracle(), Unreliable()):
+        environment = environment_factory("twenty_questions", partner=partner)()
+        environment.reset(seed=3)
+        if isinstance(partner, Unreliable):
+            with pytest.raises(UserError, match="the endpoint is gone"):
+                environment.act(questions[0])
+        answers.append([environment.act(question) for question in questions])
+        assert len(environment.episode) == 2
+    assert answers[0] == answers[1]
 
 
 def test_not_playing_is_playing_empty_lines() -> None:
