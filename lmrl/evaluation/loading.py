@@ -152,8 +152,10 @@ class PolicySpec:
             policy = registry.make_policy(self.task.name, self.name, env)
         return LoadedPolicy(policy)
 
-    def load_advisor(self, env: Mapping[str, Any] | None = None, chat: Mapping[str, Any] | None = None) -> LoadedPolicy:
-        """Make the policy so that it says the action that it finds best: greedy if it samples.
+    def load_advisor(
+        self, env: Mapping[str, Any] | None = None, chat: Mapping[str, Any] | None = None, **settings: Any
+    ) -> LoadedPolicy:
+        """Make the policy so that it says the action that it finds best: greedy if it samples. Arguments are of `load`.
 
         Raises:
             UserError: as `load`; or a human would have to be asked.
@@ -162,7 +164,9 @@ class PolicySpec:
             raise UserError("the advisor must be a policy, not 'human'")
         # Chat models keep the published temperature, scripted policies have none.
         samples = self.is_trained or self.kind == "vllm"
-        return self.load(env, chat, temperature=0.0) if samples else self.load(env, chat)
+        if samples:
+            settings["temperature"] = 0.0
+        return self.load(env, chat, **settings)
 
     def default_folder(self, settings: str = "") -> Path:
         """Return the folder of an evaluation where the user names none; reports look for it there.

@@ -7,8 +7,10 @@ text, says one action per turn, and is answered with the new text; the reward is
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 from lmrl.envs.base import TextEnv
 from lmrl.envs.outside import named_task
@@ -33,6 +35,8 @@ except ImportError as error:
 
 __all__ = ["ChatHarness", "ChatHarnessConfig", "GameConfig", "GameEnv", "GameEnvConfig", "GameTask", "GameTaskset"]
 
+T = TypeVar("T")
+
 _OF_VERIFIERS = 3  # keeps these episodes apart from those of evaluations, rounds and TRL with the same seed
 
 
@@ -56,14 +60,32 @@ class GameData(vf.TaskData):  # type: ignore[misc]
     seed: int
 
 
-def _game(name: str, arguments: Mapping[str, Any]) -> TaskEnvironment:
-    """Return a new game. Those with the same arguments share their partner."""
-    return TaskEnvironment(name, _maker(name, json.dumps(arguments, sort_keys=True)))
+class _Games(NamedTuple):
+    """The games with the same arguments, which share their partner."""
+
+    make: Callable[[], TextEnv]
+    turn: AbstractContextManager[Any]
+    """Held while a game is played: a partner answers one at a time."""
 
 
 @lru_cache
-def _maker(name: str, arguments: str) -> Callable[[], TextEnv]:
-    return environment(name, json.loads(arguments))
+def _games(name: str, arguments: str) -> _Games:
+    given = json.loads(arguments)
+    return _Games(environment(name, given), Lock() if "partner" in given else nullcontext())
+
+
+def _game(name: str, arguments: Mapping[str, Any]) -> tuple[TaskEnvironment, AbstractContextManager[Any]]:
+    """Return a new game, and what its turns have to hold."""
+    games = _games(name, json.dumps(arguments, sort_keys=True))
+    return TaskEnvironment(name, games.make), games.turn
+
+
+async def _in_thread(turn: AbstractContextManager[Any], call: Callable[..., T], *arguments: Any) -> T:
+    def held() -> T:
+        with turn:
+            return call(*arguments)
+
+    return await asyncio.to_thread(held)
 
 
 class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):  # type: ignore[misc]
@@ -83,7 +105,7 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):  # type: ignore[misc]
         check_range("[1, inf)", episodes=config.episodes)
         if not config.game:
             raise UserError("name a task: --env.taskset.game NAME")
-        game = _game(named_task(config.game).name, config.arguments)
+        game, _ = _game(named_task(config.game).name, config.arguments)
         for index in range(config.episodes):
             seed = episode_seed(config.seed, index, _OF_VERIFIERS)
             game.reset(seed=seed)
@@ -117,18 +139,18 @@ class GameEnv(vf.Env[GameEnvConfig]):  # type: ignore[misc]
         data = task.data
         key = _prompt(data.game).key
         # Games may wait for an engine or a partner, so they run in threads.
-        game = await asyncio.to_thread(_game, data.game, data.arguments)
-        await asyncio.to_thread(game.reset, data.seed)
+        game, turn = await asyncio.to_thread(_game, data.game, data.arguments)
+        await _in_thread(turn, game.reset, data.seed)
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()  # the first text is in the prompt
             while not segment.terminated:
                 action = action_of(segment.last_reply, "plain", key) or ""
-                text = await asyncio.to_thread(game.act, action)
+                text = await _in_thread(turn, game.act, action)
                 if game.done:
                     break
                 segment = await interaction.turn(text or "(nothing)")
         unfinished = not game.done  # the agent stopped before the end
-        await asyncio.to_thread(finish, game)
+        await _in_thread(turn, finish, game)
         played = game.episode
         facts = {"success": played.success, "illegal": played.info["illegal"]}
         interaction.trace.record_reward("episode_return", played.total_reward)

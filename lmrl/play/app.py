@@ -46,7 +46,7 @@ def make_app(offer: Offer, token: str, names: Iterable[str] = ()) -> ASGIApp:
         names: of this machine, see `lmrl.play.access.OwnRequests`.
     """
     games = _Games(offer)
-    routes = [Route("/", _page()), Route("/open", _opening(token), methods=["POST"])]
+    routes = [Route("/", _page(offer)), Route("/open", _opening(token), methods=["POST"])]
     for work in (games.offer, games.new, games.replay, games.step, games.advice):
         routes.append(Route(f"/{work.__name__}", _answering(token, work), methods=["POST"]))
     handlers = {UserError: _refused, ClientDisconnect: _gone, Exception: _failed}
@@ -155,9 +155,9 @@ def _answering(token: str, work: Callable[[Any], dict[str, Any]]) -> Callable[[R
     return answer
 
 
-def _page() -> Callable[[Request], Response]:
+def _page(offer: Offer) -> Callable[[Request], Response]:
     parts = page_parts("lmrl.play", registry.pictures(registry.tasks()), *_SCRIPTS)
-    page = render_page("lmrl.play", "web.html.j2", {"tasks": [*registry.tasks()], **parts})
+    page = render_page("lmrl.play", "web.html.j2", {"tasks": [*offer.tasks()], **parts})
     headers = {"Content-Security-Policy": _POLICY.format(parts["script_hashes"])}
     return lambda request: HTMLResponse(page, headers=headers)
 

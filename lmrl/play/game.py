@@ -1,16 +1,18 @@
 """A game of the page: one or two players at the same episode, an advisor, and what the page may choose."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from weakref import WeakValueDictionary
 
 from lmrl.checkpoints.zoo import zoo_policies
 from lmrl.envs import registry
 from lmrl.envs.registry import policy_names
+from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.loading import PolicySpec, own_tasks_only
 from lmrl.partners import environment
@@ -66,6 +68,25 @@ def _are_texts(values: list[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
+_playing: WeakValueDictionary[tuple[Path, int], Any] = WeakValueDictionary()
+"""Trained modules of running games, by their file and its time: games with the same policy share its weights."""
+
+
+def _loaded(
+    spec: PolicySpec,
+    load: Callable[..., LoadedPolicy],
+    arguments: Mapping[str, Any],
+    chat: Mapping[str, Any] | None,
+) -> LoadedPolicy:
+    if spec.file is None:
+        return load(arguments, chat if spec.kind == "chat" else None)
+    key = spec.file, spec.file.stat().st_mtime_ns
+    loaded = load(arguments, module=_playing.get(key))
+    if loaded.module is not None:
+        _playing[key] = loaded.module
+    return loaded
+
+
 class Game:
     """One or two players at the same start, each in an environment of its own.
 
@@ -92,14 +113,14 @@ class Game:
         with own_tasks_only():
             if order.advisor:
                 spec = PolicySpec.parse(order.advisor, task)
-                self._advisor = spec.load_advisor(arguments, chat if spec.kind == "chat" else None)
+                self._advisor = _loaded(spec, spec.load_advisor, arguments, chat)
             policies: list[LoadedPolicy | None] = []
             for name in order.policies:
                 spec = PolicySpec.parse(name, task)
                 if spec.kind == "human":
                     policies.append(None)
                 else:
-                    policies.append(spec.load(arguments, chat if spec.kind == "chat" else None))
+                    policies.append(_loaded(spec, spec.load, arguments, chat))
         # Both seats begin with the same seed, each in its own environment.
         for place, policy in enumerate(policies):
             self.seats.append(Seat(order.task, make, order.seed, order.policies[place], policy, place, arguments))
@@ -269,7 +290,7 @@ class Offer:
     def describe(self) -> dict[str, Any]:
         """Return the options of the page, JSON-like."""
         tasks = {}
-        for name, task in registry.tasks().items():
+        for name, task in self.tasks().items():
             guide = registry.guide(name)
             # What the page shows before the first move.
             shown = {
@@ -279,6 +300,10 @@ class Offer:
             }
             tasks[name] = {"description": task.description, "guide": shown, "players": self.groups(name)}
         return {"tasks": tasks, "first": asdict(self.first)}
+
+    def tasks(self) -> dict[str, Task]:
+        """Return the tasks by name; the first one may come from outside of the package."""
+        return {**registry.tasks(), self.first.task: registry.task(self.first.task)}
 
     def players(self, task: str) -> list[str]:
         """Return the names of the policies that may play a task, each once."""

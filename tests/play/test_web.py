@@ -21,7 +21,7 @@ import uvicorn
 
 from lmrl.cli import main
 from lmrl.commands.web import _chat_settings, _leading_to
-from lmrl.envs.registry import make, make_policy
+from lmrl.envs.registry import make, make_policy, register, task
 from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import PolicySpec
@@ -33,6 +33,7 @@ from lmrl.types import LoadedPolicy, Policy, Reply, Request
 from tests.contrib.study.test_page import EVIL
 from tests.helpers.browser import accessibility_faults, contrast, opened
 from tests.helpers.cases import cases
+from tests.helpers.corridor import corridor_task
 from tests.helpers.endpoints import Unruly, completion
 
 # -- games ------------------------------------------------------------------------------------------------------------
@@ -50,6 +51,23 @@ def test_a_person_is_told_once_that_a_guess_would_be_wasted() -> None:
     game.check_slip("zzzzz")
     game.check_slip(hidden_word(1))
     Game(Order("wordle", policies=("optimal",))).check_slip(None)
+
+
+def test_games_with_the_same_policy_share_its_weights(bc_run: str) -> None:
+    games = [Game(Order("maze_fo", (bc_run,), seed=seed, advisor=bc_run)) for seed in range(2)]
+    modules = {id(game.seats[0]._loaded.module) for game in games if game.seats[0]._loaded is not None}
+    modules |= {id(game._advisor.module) for game in games if game._advisor is not None}
+    assert len(modules) == 1
+
+
+def test_a_task_from_outside_is_on_the_page() -> None:
+    """Those of servers and of TextArena are in no list of tasks."""
+    with corridor_task():
+        register(task("corridor"), listed=False)
+        offer = Offer(Order("corridor"), Path("runs"))
+        assert "corridor" in offer.describe()["tasks"]
+        with served(Order("corridor")) as url, urllib.request.urlopen(url) as page:
+            assert "corridor" in page.read().decode()
 
 
 def test_a_person_plays_wordle_turn_by_turn() -> None:
