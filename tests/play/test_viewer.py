@@ -210,6 +210,7 @@ press("ArrowUp");
 log.push(document.querySelector(".facts b").textContent, document.querySelector("output").textContent);
 press("ArrowLeft");
 log.push(document.querySelector("output").textContent, document.querySelectorAll(".picture line").length);
+log.push(document.getElementById(document.getElementById("scroll").getAttribute("aria-activedescendant")).dataset.index);
 return log;
 """
 
@@ -237,7 +238,7 @@ def test_ten_thousand_episodes_open_and_are_filtered_and_sorted(tmp_path: Path) 
     turns = columns["turns"][9998]
     assert log[13] == 9999
     assert log[14:16] == ["9998", f"turn {turns} of {turns}"]
-    assert log[16:] == [f"turn {turns - 1} of {turns}", turns - 1]
+    assert log[16:] == [f"turn {turns - 1} of {turns}", turns - 1, "9998"]
 
 
 _PICTURES = """

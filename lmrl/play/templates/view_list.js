@@ -41,7 +41,8 @@
 
   const row = (place) => {
     const index = order[place], outcome = ENDINGS[e.ending[index]];
-    const shown = make("div", { class: "row", role: "option", "aria-selected": index === selected, "data-index": index },
+    const shown = make("div", { class: "row", role: "option", id: `row-${index}`, "aria-selected": index === selected, "data-index": index,
+      "aria-posinset": place + 1, "aria-setsize": order.length },  // only some of the rows are in the page
       make("span", { class: "soft" }, String(index)), make("span", {}, number(e.return[index])), make("span", {}, String(e.turns[index])),
       make("span", e.illegal[index] ? { class: "bad" } : {}, String(e.illegal[index])),
       make("span", e.ending[index] === 0 ? { class: "good" } : {}, outcome));
@@ -54,6 +55,8 @@
     const first = Math.max(0, Math.floor(scroll.scrollTop / HEIGHT) - 5);
     const last = Math.min(order.length, first + Math.ceil(scroll.clientHeight / HEIGHT) + 10);
     space.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, k) => row(first + k)));
+    if (find(`row-${selected}`)) scroll.setAttribute("aria-activedescendant", `row-${selected}`);
+    else scroll.removeAttribute("aria-activedescendant");
   };
 
   const select = (index) => {

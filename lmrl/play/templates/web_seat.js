@@ -30,7 +30,7 @@ const seatView = (game, place, say, go) => {
   const first = game.seats[place], { typing } = PICTURES.get(first.picture.kind) || {};
   const told = make("p", { class: "facts", role: "status" }), frame = make("div", { class: "picture" });
   const note = make("p", { class: "note", role: "status" }), solution = make("p", { class: "solution", role: "status" });
-  const hint = make("p", { class: "hint", role: "status", hidden: "" }), said = make("div", { class: "said", tabindex: 0, "aria-label": "what was said" });
+  const hint = make("p", { class: "hint", role: "status", hidden: "" }), said = make("div", { class: "said", role: "region", tabindex: 0, "aria-label": "what was said" });
   let seat = first, turn = 0, from = "";
 
   const paint = (typed) => {
