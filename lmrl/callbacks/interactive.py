@@ -76,6 +76,7 @@ class InteractiveEvaluation(Callback):
         self.seconds = 0.0
         self._spent = 0.0  # seconds of training, by earlier processes of this run
         self._began = perf_counter()
+        self._paused: float | None = None  # when the present evaluation began
         self._evaluated = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -105,12 +106,13 @@ class InteractiveEvaluation(Callback):
         if trainer.global_step == self._evaluated:  # accumulated batches end without a step
             return
         self._evaluated = trainer.global_step
-        began = perf_counter()
+        self._paused = perf_counter()
         with while_evaluating(trainer, f"playing {self.episodes} episodes"):
-            self._play(trainer, module, began)
-        self.seconds += perf_counter() - began
+            self._play(trainer, module)
+        self.seconds += perf_counter() - self._paused
+        self._paused = None
 
-    def _play(self, trainer: Trainer, module: L.LightningModule, began: float) -> None:
+    def _play(self, trainer: Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, LanguageModule)
         # Dropout and the like are off in play; the module is left in the mode that it was in.
         training = module.training
@@ -132,14 +134,15 @@ class InteractiveEvaluation(Callback):
             )
         scores = played.scores()
         module.train(training)
-        log_now(trainer, self._metrics(scores) | {"time/train_seconds": self._trained(began)})
+        log_now(trainer, self._metrics(scores) | {"time/train_seconds": self._trained()})
         if scores["return_mean"] > self.best:
             self.best = scores["return_mean"]
             self.best_step = trainer.global_step
             save_run(trainer, module, "best", scores)
 
-    def _trained(self, now: float) -> float:
+    def _trained(self) -> float:
         """Seconds that the run has been training, without its evaluations."""
+        now = perf_counter() if self._paused is None else self._paused
         return self._spent + now - self._began - self.seconds
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:
@@ -156,7 +159,7 @@ class InteractiveEvaluation(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time."""
-        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained(perf_counter())}
+        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a saved best return."""

@@ -96,8 +96,11 @@ def _scores(scores: Mapping[str, Any] | None) -> str:
     if has_scale and not provenance.get("env"):
         shown.append(("normalised return", "normalized", "normalized_ci"))
     shown.append(("success rate", "success_rate", "success_ci"))
+    about = f"{scores['episodes']} episodes of `{task}`, seed {scores['seed']}; 95 % intervals over them."
+    if provenance.get("selection"):
+        about += " These games choose checkpoints, so the scores flatter the chosen one; `lmrl evaluate` plays others."
     lines = [
-        f"{scores['episodes']} episodes of `{task}`, seed {scores['seed']}; 95 % intervals over them.",
+        about,
         "",
         "| score | mean | interval |",
         "|---|---|---|",

@@ -160,8 +160,10 @@ def evaluate_command(
     out = out or spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
     human = spec.kind == "human"
     if episodes is None:
-        is_chat = spec.kind == "chat"
-        episodes = chat_prompt(spec.task.name).games if is_chat else default_episodes(spec.task.name, arguments)
+        if spec.kind == "chat":
+            episodes = chat_prompt(spec.task.name).games
+        else:
+            episodes = default_episodes(spec.task.name, arguments, selection)
     # Checked before the folder is locked, which makes it.
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)

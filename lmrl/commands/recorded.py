@@ -111,7 +111,9 @@ def _show(scores: Mapping[str, Any]) -> None:
             f"estimate by {estimate['effective_episodes']:.0f} effective episodes",
             f"gain                  {estimate['gain']:+.3f}  {_interval(estimate['gain_ci'])}",
         ]
-    loss = f"loss                  {scores['nll']:.3f} nats a token"
+    loss = "loss                  none: the policy says none of the replies"
+    if scores["nll"] is not None:
+        loss = f"loss                  {scores['nll']:.3f} nats a token"
     if scores["behaviour_nll"] is not None:
         loss += f"; {scores['behaviour']}: {scores['behaviour_nll']:.3f}"
     lines.append(loss)

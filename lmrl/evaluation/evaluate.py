@@ -202,7 +202,7 @@ def evaluate(
         record = task_of([], task or module_task(policy))
         loaded = load_policy(policy, record)
     task = record.name
-    episodes = default_episodes(task, env) if episodes is None else episodes
+    episodes = default_episodes(task, env, selection) if episodes is None else episodes
     slots = getattr(unwrapped(loaded.policy), "slots", _SLOTS) if slots is None else slots
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
@@ -332,17 +332,18 @@ def _run_on_workers(
     return episodes
 
 
-def default_episodes(task: str, env: Mapping[str, Any] | None = None) -> int:
+def default_episodes(task: str, env: Mapping[str, Any] | None = None, selection: bool = False) -> int:
     """Return the default number of episodes: at least 256, and a multiple of the fixed starts.
 
     Args:
         task: its name.
         env: arguments of the environment.
+        selection: of games by which settings are chosen, which may have other starts.
 
     Raises:
         UserError: as `lmrl.envs.registry.starts`.
     """
-    starts = max(1, len(registry.starts(task, env)))
+    starts = max(1, len(registry.starts(task, env, selection=selection)))
     return starts * -(-_LEAST // starts)
 
 

@@ -184,7 +184,11 @@ class PolicySpec:
         # The task's name may be an address, so signs that folders cannot hold are replaced.
         runs = Path("runs") / _folder_name(self.task.name)
         if self.kind == "trained":
-            if path.suffix == ".ckpt" or path.name in _CHECKPOINTS:
+            is_checkpoint = path.suffix == ".ckpt" or path.name in _CHECKPOINTS
+            if not is_checkpoint and not any(path.glob("*.ckpt")):
+                # Beside the checkpoints of a run lie the policies that a budget of compute has kept (`at_25`).
+                is_checkpoint = any(path.resolve().parent.glob("*.ckpt"))
+            if is_checkpoint:
                 checkpoint = path.stem.removeprefix("best")
                 path = path.parent
             if self.trained_on not in (None, self.task.name):

@@ -149,9 +149,19 @@ def evaluate_recorded(
     result["behaviour_nll"] = recorder.nll
     rewards = []
     log_ratios = []
+    impossible = 0
     for episode, score, behaviour_logprob in zip(episodes, scores, recorder.logprobs, strict=True):
+        # A reply with a special token, which policies never say, is impossible to a model of who wrote it, too.
+        if not np.isfinite(behaviour_logprob).all():
+            impossible += 1
+            continue
         rewards.append(np.array(episode.rewards))
         log_ratios.append(score.logprob - behaviour_logprob)
+    if impossible:
+        warnings.append(
+            f"{counted(impossible, 'episode')} left out of the off-policy estimate: according to the behaviour policy "
+            "they cannot have been written, as with special tokens of the tokenizer in a reply"
+        )
     try:
         estimate = off_policy_estimate(rewards, log_ratios, seed)
     except UserError as error:
@@ -203,11 +213,14 @@ def _behaviour(
     return _Behaviour(name, [score.logprob for score in scores], _nll(scores))
 
 
-def _nll(scores: Sequence[ActionScores]) -> float:
-    """Return the mean negative log-likelihood of an action token, in nats."""
+def _nll(scores: Sequence[ActionScores]) -> float | None:
+    """Return the mean negative log-likelihood of an action token, in nats, over actions that the model can say."""
     nll = np.concatenate([score.nll for score in scores])
     tokens = np.concatenate([score.tokens for score in scores])
-    return float(nll.sum() / tokens.sum())
+    can_be_said = np.isfinite(nll)
+    if not can_be_said.any():
+        return None
+    return float(nll[can_be_said].sum() / tokens[can_be_said].sum())
 
 
 def _calibrations(

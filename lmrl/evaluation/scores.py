@@ -53,6 +53,7 @@ class Score:
     iqm_over_episodes: Interval
     success_rate: float
     success_ci: Interval
+    """Of all episodes together."""
     length_mean: float
     illegal_rate: float
     last: float | None = None
@@ -121,7 +122,6 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     by_seed = [normalize(mean(values), published) for values in returns]
     lengths = list(chain.from_iterable(run.episodes.lengths.tolist() for run in runs))
     won = sum(int(run.episodes.successes.sum()) for run in runs)
-    illegal = sum(int(run.episodes.illegal.sum()) for run in runs)
     settings = [settings_told(run.scores.get("provenance", {}).get("decoding", {})) for run in runs]
     fixes = {fix for run in runs for fix in run.before}
 
@@ -156,10 +156,10 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
         iqm_over_episodes=stratified_interval(samples, partial(_normalized_iqm, published=published)),
-        success_rate=won / len(lengths),
+        success_rate=mean(float(run.episodes.successes.mean()) for run in runs),
         success_ci=wilson(won, len(lengths)),
-        length_mean=sum(lengths) / len(lengths),
-        illegal_rate=illegal / max(1, sum(lengths)),
+        length_mean=mean(float(run.episodes.lengths.mean()) for run in runs),
+        illegal_rate=mean(int(run.episodes.illegal.sum()) / max(1, int(run.episodes.lengths.sum())) for run in runs),
         last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),
         seconds=_mean([_seconds(run, "seconds") for run in runs]),
         cpu_seconds=_mean([_seconds(run, "cpu_seconds") for run in runs]),
@@ -252,10 +252,11 @@ def _with_few(score: Score, low: float, high: float) -> Score:
     """Set `Score.few`, given the lowest and the highest return of any trained policy."""
     published = registry.task(score.task).scores
     games = sum(map(len, score.returns))
+    as_it_is = normalize(score.return_mean, published)
     largest_move = 0.0
     for extreme in (low, high):
         moved_mean = score.return_mean + (extreme - score.return_mean) / games
-        largest_move = max(largest_move, abs(normalize(moved_mean, published) - score.normalized))
+        largest_move = max(largest_move, abs(normalize(moved_mean, published) - as_it_is))
     few = rests_on_few(score.return_over_episodes, games, score.return_mean, Interval(low, high))
     return replace(score, few=few and largest_move >= _NOTICEABLE)
 

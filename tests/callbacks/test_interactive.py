@@ -165,6 +165,10 @@ def test_time_spent_playing_is_no_time_of_training(
     fit(tmp_path, data_path, 4)
     rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
     assert [float(row["time/train_seconds"]) < 100 for row in rows if row["time/train_seconds"]] == [True, True]
+    for checkpoint in ("best.ckpt", "last.ckpt"):  # the best one is written in the middle of an evaluation
+        saved = torch.load(tmp_path / checkpoint, weights_only=True)
+        state = next(part for name, part in saved["callbacks"].items() if "InteractiveEvaluation" in name)
+        assert 0 < state["seconds"] < 100
 
 
 @pytest.mark.parametrize("name", ["every_n_steps", "episodes", "slots"])

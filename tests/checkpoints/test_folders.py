@@ -90,6 +90,10 @@ def test_scores_of_other_weights_are_not_on_a_card(
     assert main(["export", str(run), "--to", str(to)]) == 0
     assert "with the scores of" in capsys.readouterr().out
     assert "2 episodes of `maze_fo`" in (to / "README.md").read_text()
+    assert "flatter the chosen one" not in (to / "README.md").read_text()
+    assert main(["evaluate", "maze_fo", *arguments, "--selection"]) == 0
+    assert main(["export", str(run), "--to", str(tmp_path / "chosen")]) == 0
+    assert "flatter the chosen one" in (tmp_path / "chosen" / "README.md").read_text()
     learn(BC, bc_run, data_path, run, weight_decay=1.0)
     assert main(["export", str(run), "--to", str(to)]) == 0
     assert "are not of these weights; evaluate" in capsys.readouterr().out

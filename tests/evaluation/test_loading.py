@@ -13,7 +13,7 @@ from lmrl.cli import main
 from lmrl.data.storage import write_episodes
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import PolicySpec, load_policy
-from lmrl.modules import BC, find_trained
+from lmrl.modules import BC, find_trained, load_module
 from lmrl.tokens.encoding import Window
 from tests.helpers.cases import cases
 
@@ -206,6 +206,7 @@ def test_the_advisor_decides_what_is_played(
         ("runs/maze_fo/bc/best.ckpt", "", "runs/maze_fo/bc/evaluation"),
         ("runs/maze_fo/bc/last.ckpt", "", "runs/maze_fo/bc/evaluation_last"),
         ("runs/maze_fo/bc", "temperature=0.0", "runs/maze_fo/bc/evaluation_temperature=0.0"),
+        ("runs/maze_fo/bc/at_25", "", "runs/maze_fo/bc/evaluation_at_25"),
         ("random", "", "runs/maze_fo/random/evaluation"),
         ("chat:meta/llama", "", "runs/maze_fo/llama/evaluation"),
         ("local:models/qwen", "", "runs/maze_fo/qwen/evaluation"),
@@ -213,6 +214,8 @@ def test_the_advisor_decides_what_is_played(
     ],
 )
 def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, runs: Path) -> None:
+    if name.endswith("at_25"):  # a policy that a budget of compute has kept
+        load_module(runs / "bc").export(runs / "bc" / "at_25")
     assert PolicySpec.parse(name, "maze_fo").default_folder(settings) == Path(folder)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from lmrl.cli import main
 from lmrl.data.dialogues import with_system_in_front
-from lmrl.data.storage import write_episodes
+from lmrl.data.storage import read_dataset, write_episodes
 from lmrl.datamodules import OfflineDataModule
 from lmrl.datamodules.offline import hash_of_file
 from lmrl.errors import UserError
@@ -245,6 +245,19 @@ def test_a_policy_is_judged_by_what_it_was_not_trained_on(tmp_path: Path, capsys
     module.export(tmp_path / "maze")
     assert main([*words[:-1], str(tmp_path / "new"), "--behaviour", str(tmp_path / "maze")]) == 2
     assert "maze was trained on maze_fo, and" in capsys.readouterr().err
+
+
+def test_a_reply_that_no_policy_can_say_costs_its_episode_alone(tmp_path: Path) -> None:
+    file = dialogues(tmp_path / "logs.jsonl", 40)
+    rows = file.read_text().splitlines()
+    rows[3] = rows[3].replace("Hello.", "Hello<|endoftext|>.")
+    file.write_text("\n".join(rows) + "\n")
+    episodes = list(read_dataset(file))
+    module = made(ILQL, Window(tokens=400))
+    found = evaluate_recorded(module, episodes)
+    assert np.isfinite(found["nll"]) and np.isfinite(found["behaviour_nll"])
+    assert found["off_policy"] is not None
+    assert any(warning.startswith("1 episode left out of the off-policy estimate") for warning in found["warnings"])
 
 
 def test_two_replies_are_judged_without_an_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,6 +211,26 @@ def test_intervals_that_rest_on_few_games_are_marked(tmp_path: Path) -> None:
     assert "| optimal |  | 100.0 [100.0, 100.0] |" in page
 
 
+def test_seeds_on_both_sides_of_a_bend_of_the_scale_rest_on_no_few_games(tmp_path: Path) -> None:
+    """The mean of their scores is not the score of their mean, and no single game is the reason."""
+    for seed, value in enumerate((0.0, 1.0)):
+        lay(tmp_path, [value, value + 0.001] * 500, seed=seed)
+    assert not mark_few("text_nav_fo", scores_of(tmp_path))["bc"].few
+
+
+def test_rates_are_means_over_seeds_whatever_their_numbers_of_games(tmp_path: Path) -> None:
+    for seed, lengths in enumerate(((1, 1, 1), (3,))):
+        episodes = []
+        for length in lengths:
+            info = {"success": length == 3, "illegal": length - 1}
+            texts = tuple("abcd"[: length + 1])
+            episodes.append(Episode("text_nav_fo", texts, texts[1:], (0.0,) * length, True, False, info=info))
+        folder = seed_folder(tmp_path, seed) / "text_nav_fo" / "bc"
+        write_evaluation(Evaluation("text_nav_fo", "bc", tuple(episodes), seed, 0, {}), folder / "evaluation")
+    found = scores_of(tmp_path)["bc"]
+    assert (found.success_rate, found.length_mean, found.illegal_rate) == (0.5, 2.0, pytest.approx(1 / 3))
+
+
 def test_checkpoints_tokens_and_time_are_means_over_seeds(tmp_path: Path) -> None:
     for seed, tokens in enumerate((100, 300)):
         lay(tmp_path, [0.26], seed=seed)

@@ -100,4 +100,5 @@ def test_curves_begin_at_the_start_and_end_at_the_budget(monkeypatch: pytest.Mon
     plot_compute({TASK: ROW}, tmp_path / "picture.png")
     assert drawn["grpo"] == [[0.0, 41.0], [2.5, 60.0], [5.0, 61.0], [10.0, 62.0]]
     assert drawn["ppo"] == [[0.0, 41.5], [2.5, 50.5], [5.0, 51.5], [10.0, 52.5]]  # the starts of seeds 0 and 1
+    assert drawn["grpo_from_filtered_bc"][:2] == [[0.0, 50.0], [2.5, 68.0]]
     assert "bc" not in drawn

@@ -51,6 +51,7 @@ def test_the_plan(place: Path, order: Make) -> None:
 
 
 def test_enough_episodes_from_each_start_alike() -> None:
+    assert default_episodes("endgames", selection=True) == 512  # other starts
     assert {task: default_episodes(task) for task in ("maze_fo", "endgames", "wordle")} == {
         "maze_fo": 275,
         "endgames": 645,
