@@ -279,6 +279,29 @@ def read_made_with(file: Path, allow_pickle: bool = False) -> dict[str, Any]:
     return made_with if isinstance(made_with, dict) else {}
 
 
+def made_with_of_start(name: str) -> dict[str, Any]:
+    """Read ``made_with`` of what a training starts from; empty if lmrl has not trained it."""
+    made_with = read_manifest(Path(resolve_pretrained(name))).get("made_with")
+    return made_with if isinstance(made_with, dict) else {}
+
+
+def files_learned_from(made_with: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of episodes that a policy, or what it started from, was trained on.
+
+    Args:
+        made_with: of the policy.
+
+    Returns:
+        Of each file ``data_hash``, and how some of its episodes were held out: ``val_fraction`` and ``data_seed``.
+    """
+    files = made_with.get("learned_from")
+    if isinstance(files, list):
+        return [file for file in files if isinstance(file, dict)]
+    if made_with.get("data_hash") is None:
+        return []
+    return [{name: made_with.get(name) for name in ("data_hash", "val_fraction", "data_seed")}]
+
+
 def weights_of(path: str | Path, allow_pickle: bool = False) -> str | None:
     """The hash of the weights in a run, checkpoint or exported folder; None if it does not say.
 

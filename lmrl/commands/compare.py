@@ -10,6 +10,7 @@ from rich.table import Table
 from lmrl.errors import UserError
 from lmrl.evaluation.comparison import Comparison, Played, compare, read_played
 from lmrl.evaluation.intervals import Interval
+from lmrl.evaluation.run_folder import is_outdated
 from lmrl.report.wording import number, with_interval
 from lmrl.utils.consoles import table_console
 
@@ -39,6 +40,9 @@ def compare_command(evaluations: list[str]) -> None:
         if one.is_selection:
             told += ", games to choose settings by"
         console.print(f"{letter}: {one.folder} ({told})", markup=False, soft_wrap=True)
+        if is_outdated(one.folder):
+            note = f"note: {letter} is of weights that the run no longer has; evaluate it again"
+            console.print(note, markup=False, soft_wrap=True)
     console.print(_table(played, compared))
     for letter, beside in zip(ascii_uppercase[1:], compared, strict=False):
         console.print(_reading(letter, beside), markup=False, soft_wrap=True)
@@ -77,6 +81,11 @@ def _percent(one: Comparison) -> str:
 def _reading(letter: str, one: Comparison) -> str:
     if one.episodes < 2:
         return f"{letter} and A are not told apart: one episode does not say how returns vary"
+    if not one.same_starts:
+        return (
+            f"{letter} and A are not told apart: they did not play the same starts equally often, which may be the "
+            "whole difference"
+        )
     how = "game by game" if one.paired else "each with games of its own"
     means = "the intervals of the two means are apart" if one.apart else "the intervals of the two means overlap"
     where = {

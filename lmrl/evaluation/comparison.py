@@ -85,14 +85,17 @@ class Comparison(NamedTuple):
     """Whether the intervals of the two means do not overlap."""
     episodes: int
     """The number of episodes of the shorter evaluation."""
+    same_starts: bool = True
+    """Whether both played each fixed start equally often; otherwise the starts may be the whole difference."""
 
     @property
     def reading(self) -> str:
         """Return ``higher`` or ``lower`` if the interval of the difference is on one side of 0.
 
-        One episode does not say how returns vary, so its intervals have no width and tell nothing apart.
+        One episode does not say how returns vary, so its intervals have no width and tell nothing apart. Nor do
+        episodes from other starts.
         """
-        if self.episodes < 2:
+        if self.episodes < 2 or not self.same_starts:
             return "not told apart"
         low, high = self.difference_interval
         if low > 0:
@@ -186,7 +189,16 @@ def _compare(ours: Played, base: Played) -> Comparison:
     base_mean = base.mean_interval
     episodes = min(len(our_returns), len(base_returns))
     apart = episodes > 1 and (our_mean.high < base_mean.low or our_mean.low > base_mean.high)
-    return Comparison(paired, difference, interval, chance, chances, apart, episodes)
+    same_starts = paired or _mixes_starts_alike(ours, base)
+    return Comparison(paired, difference, interval, chance, chances, apart, episodes, same_starts)
+
+
+def _mixes_starts_alike(ours: Played, base: Played) -> bool:
+    if ours.starts == base.starts == 0:  # each episode drew its start
+        return True
+    if ours.starts != base.starts or ours.is_selection != base.is_selection:
+        return False
+    return len(ours.table.returns) % ours.starts == len(base.table.returns) % base.starts == 0
 
 
 def _gap(samples: list[Resampled]) -> FloatArray:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmrl.checkpoints.reading import files_learned_from
 from lmrl.data import read_dataset
 from lmrl.datamodules.offline import hash_of_file, held_out_mask
 from lmrl.decoding.sampling import check_decoding
@@ -48,8 +49,8 @@ def held_out_episodes(
 ) -> HeldOut:
     """Return the episodes on which a policy can be judged.
 
-    Of the file that it was trained on these are the ones that its datamodule held out (``val_fraction``); of another
-    file all.
+    Of a file that it, or what it started from, was trained on these are the ones that the datamodule held out
+    (``val_fraction``); of another file all.
 
     Args:
         file: of episodes.
@@ -62,23 +63,26 @@ def held_out_episodes(
     """
     # As `OfflineDataModule` numbers them before it splits them.
     episodes = [episode for episode in read_dataset(file, task) if len(episode) and not episode.aborted]
-    made_with = module.made_with
-    is_split = made_with.get("data_hash") == hash_of_file(Path(file))
-    if not is_split:
-        return HeldOut(episodes[:most], len(episodes), is_split)
-    # The folder of a policy may come from anyone.
-    fraction = made_with.get("val_fraction") or 0.0
-    data_seed = made_with.get("data_seed") or 0
-    check_range("[0, 1)", val_fraction=fraction)
-    check_range("[0, inf)", data_seed=data_seed)
-    mask = held_out_mask(len(episodes), fraction, int(data_seed))
+    file_hash = hash_of_file(Path(file))
+    trainings = [known for known in files_learned_from(module.made_with) if known.get("data_hash") == file_hash]
+    if not trainings:
+        return HeldOut(episodes[:most], len(episodes), False)
+    # What the policy started from may have learned from other episodes of the file than the policy.
+    mask = np.ones(len(episodes), dtype=bool)
+    for known in trainings:
+        # The folder of a policy may come from anyone.
+        fraction = known.get("val_fraction") or 0.0
+        data_seed = known.get("data_seed") or 0
+        check_range("[0, 1)", val_fraction=fraction)
+        check_range("[0, inf)", data_seed=data_seed)
+        mask &= held_out_mask(len(episodes), fraction, int(data_seed))
     held_out = list(compress(episodes, mask))
     if not held_out:
         raise UserError(
             f"the policy was trained on {file}, and nothing of it was held out: train with "
             "data.init_args.val_fraction=0.2, or judge the policy by a file that it has not seen"
         )
-    return HeldOut(held_out[:most], len(episodes), is_split)
+    return HeldOut(held_out[:most], len(episodes), True)
 
 
 def evaluate_recorded(

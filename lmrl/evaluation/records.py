@@ -235,6 +235,9 @@ def _start(record: Record, records: Mapping[str, Mapping[int, Record]]) -> Recor
 
 def _is_older(record: Record, fix: Fix) -> bool:
     known = []
+    trained_with = record.cell.get("trained_with")
+    if trained_with is not None:
+        known.append(_version(str(trained_with)))
     for versions in (record.cell.get("versions", {}), record.scores.get("provenance", {}).get("versions", {})):
         if "lmrl" in versions:
             known.append(_version(str(versions["lmrl"])))

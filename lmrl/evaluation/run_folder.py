@@ -86,7 +86,7 @@ def check_evaluation_folder(directory: Path | str) -> None:
 
 def current_evaluations(runs: Path, task: str) -> list[Path]:
     """Return the run folders of a task that hold an evaluation of the weights that they have now, sorted by name."""
-    return [run for run in _evaluated(runs, task) if not _is_outdated(run)]
+    return [run for run in _evaluated(runs, task) if not is_outdated(run / "evaluation")]
 
 
 def read_scores(evaluation: Path, task: str) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def notes_on_weights(runs: Path, task: str) -> list[str]:
     lines = []
     unknown = []
     for run in _evaluated(runs, task):
-        if _is_outdated(run):
+        if is_outdated(run / "evaluation"):
             lines.append(f"{run / 'evaluation'} is of weights that the run no longer has: left out; play again")
-        elif _weights(run) and _evaluated_weights(run) is None:
+        elif _weights(run) and _evaluated_weights(run / "evaluation") is None:
             unknown.append(run.name)
     if unknown:
         lines.append(f"{task}: scores of {', '.join(unknown)} do not say which weights played")
@@ -174,23 +174,23 @@ def _evaluated(runs: Path, task: str) -> list[Path]:
 def _weights(run: Path) -> set[str]:
     """Return the hashes of the weights that a run has; none if there are no weights or they name no hash."""
     hashes = set()
-    for checkpoint in ("best", "last"):
-        made_with = read_json(run / checkpoint / "lmrl.json").get("made_with")
+    for manifest in run.glob("*/lmrl.json"):  # of `best`, `last`, and what a budget of compute has kept
+        made_with = read_json(manifest).get("made_with")
         if isinstance(made_with, dict) and "weights" in made_with:
             hashes.add(str(made_with["weights"]))
     return hashes
 
 
-def _evaluated_weights(run: Path) -> str | None:
+def _evaluated_weights(evaluation: Path) -> str | None:
     """Return the hash of the weights that were evaluated; None if the scores name none."""
-    weights = read_json(run / "evaluation" / "scores.json").get("provenance", {}).get("weights")
+    weights = read_json(evaluation / "scores.json").get("provenance", {}).get("weights")
     return None if weights is None else str(weights)
 
 
-def _is_outdated(run: Path) -> bool:
-    """Whether the evaluation is of weights that the run has lost, for example by further training."""
-    evaluated = _evaluated_weights(run)
-    weights = _weights(run)
+def is_outdated(evaluation: Path) -> bool:
+    """Return whether an evaluation in a run folder is of weights that the run has lost, as by further training."""
+    evaluated = _evaluated_weights(evaluation)
+    weights = _weights(evaluation.parent)
     return bool(evaluated and weights) and evaluated not in weights
 
 

@@ -16,7 +16,8 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.checkpoints.reading import resolve_pretrained
+from lmrl import __version__
+from lmrl.checkpoints.reading import files_learned_from, made_with_of_start, resolve_pretrained
 from lmrl.checkpoints.saving import (
     begin_next_epoch,
     check_resumed,
@@ -279,8 +280,12 @@ class LanguageModule(L.LightningModule):
     def _training_facts(self, data: object) -> dict[str, Any]:
         """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
         known = data.facts() if isinstance(data, OfflineDataModule) else {}
-        known["starts_from"] = self.hparams.get("pretrained")
+        start = self.hparams.get("pretrained")
+        known["starts_from"] = start
         known["seed"] = global_seed()
+        known["lmrl"] = __version__
+        learned_from = [] if start is None else files_learned_from(made_with_of_start(start))
+        known["learned_from"] = [*learned_from, *files_learned_from(known)] or None
         return {name: value for name, value in known.items() if value is not None}
 
     def configure_model(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lmrl.checkpoints.export import read_manifest
 from lmrl.checkpoints.run_files import set_aside
 from lmrl.data.storage import read_dataset, read_episodes
 from lmrl.errors import UserError
@@ -66,6 +67,7 @@ def _results_of_run(cell: Cell) -> dict[str, Any]:
     if cell.fit is not None:
         best = reached(cell.folder / "best.ckpt")
         last = reached(cell.folder / "last.ckpt")
+        results["trained_with"] = read_manifest(cell.folder / "best").get("made_with", {}).get("lmrl")
         last_scores = read_json(last_folder / "scores.json")
         if last is not None and last.weights is not None:
             if last_scores.get("provenance", {}).get("weights") != last.weights:
@@ -112,7 +114,7 @@ def _results_of_data(cell: Cell, order: Order) -> dict[str, Any]:
     """Return the scores of a dataset and the percentiles of its returns."""
     path = dataset_of(order, cell.task)
     episodes = tuple(read_dataset(path, cell.task))
-    scores = Evaluation(cell.task, DATA, episodes, 0).scores()
+    scores = Evaluation(cell.task, DATA, episodes, 0, provenance={"env": dict(order.env or {})}).scores()
     returns = np.array([episode.total_reward for episode in episodes], float)
     percentiles = np.quantile(returns, np.linspace(0, 1, _QUANTILES)).tolist()
     return {"file": path.name, "scores": scores, "returns": percentiles}

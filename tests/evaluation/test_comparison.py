@@ -1,5 +1,6 @@
 """Evaluations side by side: what is compared game by game, what is not, and what is refused."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from lmrl.report.wording import MINUS
 from lmrl.types import Episode
 
 
-def lay(folder: Path, returns: Sequence[float], seed: int = 0, task: str = "wordle", **provenance: Any) -> Path:
+def lay(
+    folder: Path, returns: Sequence[float], seed: int = 0, task: str = "wordle", starts: int = 0, **provenance: Any
+) -> Path:
     """An evaluation of episodes of one turn."""
     episodes = tuple(Episode(task, ("a\n", "b\n"), ("x\n",), (value,), True, False) for value in returns)
-    write_evaluation(Evaluation(task, folder.name, episodes, seed, 0, provenance), folder)
+    write_evaluation(Evaluation(task, folder.name, episodes, seed, starts, provenance), folder)
     return folder
 
 
@@ -116,6 +119,31 @@ def test_games_for_choosing_settings_are_named(tmp_path: Path, capsys: pytest.Ca
     told = capsys.readouterr().out.splitlines()
     assert told[0].endswith("(evaluate all with --selection, or none)")
     assert told[2].endswith("games to choose settings by)")
+
+
+def test_other_starts_tell_nothing_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The far start costs ten. The second evaluation had the near one more often."""
+    near_and_far = [0.0, -10.0]
+    lay(tmp_path / "a", near_and_far * 20, starts=2)
+    lay(tmp_path / "whole", near_and_far * 40, starts=2)
+    lay(tmp_path / "part", near_and_far[:1], starts=2)
+    lay(tmp_path / "selection", [0.0] * 40, starts=2, selection=True)
+    assert main(["compare", *(str(tmp_path / name) for name in ("a", "whole", "part", "selection"))]) == 0
+    readings = capsys.readouterr().out.splitlines()[-3:]
+    assert "the interval of the difference holds 0" in readings[0]
+    assert "one episode does not say" in readings[1]
+    assert "D and A are not told apart: they did not play the same starts equally often" in readings[2]
+
+
+def test_an_evaluation_of_weights_that_are_gone_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        lay(tmp_path / name / "evaluation", [-5.0, -1.0], weights="first")
+        (tmp_path / name / "best").mkdir()
+        manifest = {"files": [], "made_with": {"weights": "first" if name == "a" else "second"}}
+        (tmp_path / name / "best" / "lmrl.json").write_text(json.dumps(manifest))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    assert notes == ["note: B is of weights that the run no longer has; evaluate it again"]
 
 
 def test_a_run_that_was_not_evaluated_is_told_where_its_evaluation_would_be(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from lmrl.checkpoints.reading import files_learned_from
 from lmrl.cli import main
 from lmrl.data.dialogues import with_system_in_front
 from lmrl.data.storage import read_dataset, write_episodes
 from lmrl.datamodules import OfflineDataModule
-from lmrl.datamodules.offline import hash_of_file
+from lmrl.datamodules.offline import hash_of_file, held_out_mask
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.calibration import calibration
@@ -215,7 +216,12 @@ def test_a_policy_is_judged_by_what_it_was_not_trained_on(tmp_path: Path, capsys
     other = dialogues(tmp_path / "other.jsonl", 20)
     assert len(held_out_episodes(other, module).episodes) == 20
     assert len(held_out_episodes(other, module, most=7).episodes) == 7
-    module.made_with = {**module.made_with, "val_fraction": 0.0}
+    # What it started from has learned from another part of the file.
+    before = {"data_hash": hash_of_file(file), "val_fraction": 0.5, "data_seed": 4}
+    module.made_with = {**data.facts(), "learned_from": [before, *files_learned_from(data.facts())]}
+    both = held_out_mask(50, 0.2, 3) & held_out_mask(50, 0.5, 4)
+    assert len(held_out_episodes(file, module).episodes) == both.sum() > 0
+    module.made_with = {**data.facts(), "val_fraction": 0.0}
     with pytest.raises(UserError, match=r"trained on .*logs\.jsonl, and nothing of it was held out.*val_fraction=0\.2"):
         held_out_episodes(file, module)
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lmrl import __version__
 from lmrl.callbacks import InteractiveEvaluation, KeepLast
 from lmrl.cli import main
 from lmrl.data import generate
@@ -110,11 +111,15 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
     # Not the path: a card is published.
     told |= {"starts_from": f'"{bc_run.name}"', "data_seed": "0", "reads_texts": "1"}
     assert [name for name, value in told.items() if f"| {name} | `{value}` |" not in card] == []
-    assert "2 episodes of `maze_fo`, seed 10000" in card  # best: the evaluation that chose it
+    assert "2 episodes of `maze_fo`, seed 10000" in card and "flatter the chosen one" in card
     assert "Not evaluated yet." in (tmp_path / "last" / "README.md").read_text()
     again = load_module(tmp_path / "last.ckpt")
     assert again.made_with["starts_from"] == str(bc_run)
     assert again.made_with["steps"] == 3
+    # BC and ILQL have learned from the same file.
+    file = {name: again.made_with[name] for name in ("data_hash", "val_fraction", "data_seed")}
+    assert again.made_with["learned_from"] == [file, file]
+    assert again.made_with["lmrl"] == __version__
 
 
 def test_a_folder_holds_no_path_of_the_machine_that_made_it(data_path: Path, tmp_path: Path) -> None:
