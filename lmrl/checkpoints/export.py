@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 
 from lmrl.errors import UserError
@@ -121,6 +122,8 @@ def export_for_reload(
         weight = next(tensors[name] for name in names if name in tensors)
         for name in names:
             tensors[name] = weight.clone()
+    # As `save_pretrained` names them: transformers holds the experts of a layer in one tensor, files in many.
+    tensors = revert_weight_conversion(model, tensors)
     config = deepcopy(model.config)
     config.tie_word_embeddings = False
     config.dtype = model.dtype

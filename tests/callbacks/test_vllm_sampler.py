@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from lmrl.callbacks import RolloutCollection, VLLMSampler
 from lmrl.callbacks import vllm_sampler as module_of_sampler
@@ -374,3 +375,17 @@ def test_what_a_server_reads_has_a_head_of_its_own(tied: bool, tmp_path: Path) -
     config = json.loads((tmp_path / "policy" / "config.json").read_text())
     assert config["tie_word_embeddings"] is False and config["architectures"] == ["GPT2LMHeadModel"]
     assert model.config.tie_word_embeddings is tied, "the model that learns is as it was"
+
+
+def test_experts_have_the_names_that_servers_know(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=len(TOKENIZER), hidden_size=16, intermediate_size=32, moe_intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = Qwen3MoeForCausalLM(config).eval()
+    export_for_reload(tmp_path / "policy", model, TOKENIZER)
+    assert "model.layers.0.mlp.experts.3.up_proj.weight" in load_file(tmp_path / "policy" / "model.safetensors")
+    read = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
+    ids = torch.arange(5)[None]
+    torch.testing.assert_close(read(ids).logits, model(ids).logits)
