@@ -53,7 +53,8 @@ class InteractiveEvaluation(Callback):
             task: name of a task; None: dialogues without a simulator, which nothing is played of.
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
             episodes: number of episodes, with the same starts and seeds each time.
-            seed: of the evaluation. Whatever it is, no final score is of these episodes, which choose the checkpoint.
+            seed: of the evaluation. Final scores never use these episodes, whatever the seed, because they choose the
+                checkpoint.
             slots: environments side by side, on each process; None: 32, on a GPU up to 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.

@@ -80,7 +80,7 @@ def model_card(
 def _table(rows: Mapping[str, Any]) -> str:
     lines = ["| what | value |", "|---|---|"]
     for name, value in rows.items():
-        if value is not None:
+        if value is not None and name != "learned_from":  # hashes
             lines.append(f"| {name} | `{json.dumps(value)}` |")
     return "\n".join(lines)
 

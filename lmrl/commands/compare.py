@@ -7,6 +7,7 @@ from string import ascii_uppercase
 from rich.markup import escape
 from rich.table import Table
 
+from lmrl.checkpoints.run_files import has_run
 from lmrl.errors import UserError
 from lmrl.evaluation.comparison import Comparison, Played, compare, read_played
 from lmrl.evaluation.intervals import Interval
@@ -40,7 +41,7 @@ def compare_command(evaluations: list[str]) -> None:
         if one.is_selection:
             told += ", games to choose settings by"
         console.print(f"{letter}: {one.folder} ({told})", markup=False, soft_wrap=True)
-        if is_outdated(one.folder):
+        if has_run(one.folder.parent) and is_outdated(one.folder):
             note = f"note: {letter} is of weights that the run no longer has; evaluate it again"
             console.print(note, markup=False, soft_wrap=True)
     console.print(_table(played, compared))

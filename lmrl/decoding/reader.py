@@ -140,7 +140,7 @@ def _waits(config: PreTrainedConfig) -> bool:
     parameters = getattr(config, "rope_parameters", None) or {}
     by_layer = [value for value in parameters.values() if isinstance(value, dict)]  # in models with several kinds
     # Dynamic scaling compares the longest position with the one before.
-    return any(rope.get("rope_type") == "dynamic" for rope in (parameters, *by_layer))
+    return any("dynamic" in str(rope.get("rope_type")) for rope in (parameters, *by_layer))
 
 
 class Reader:

@@ -198,7 +198,9 @@ def _mixes_starts_alike(ours: Played, base: Played) -> bool:
         return True
     if ours.starts != base.starts or ours.is_selection != base.is_selection:
         return False
-    return len(ours.table.returns) % ours.starts == len(base.table.returns) % base.starts == 0
+    # Starts are taken in turn, so equally many episodes have had each start equally often.
+    counts = len(ours.table.returns), len(base.table.returns)
+    return counts[0] == counts[1] or all(count % ours.starts == 0 for count in counts)
 
 
 def _gap(samples: list[Resampled]) -> FloatArray:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmrl import modules, policies
+from lmrl.checkpoints.run_files import has_run
 from lmrl.checkpoints.zoo import ZOO_PREFIX, zoo_policy
 from lmrl.data.recording import first_episodes
 from lmrl.data.storage import read_dataset
@@ -171,10 +172,11 @@ class PolicySpec:
     def default_folder(self, settings: str = "") -> Path:
         """Return the folder of an evaluation where the user names none; reports look for it there.
 
-        It is ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one. For other
-        policies, exported folders elsewhere, and runs that play another task than their own it is
-        ``runs/TASK/NAME/evaluation`` (``runs/TASK/ilql_of_maze_fo/evaluation``, ``runs/TASK/vllm-MODEL/evaluation``,
-        of a run that a chat prompt asks ``runs/TASK/local-NAME/evaluation``).
+        It is ``RUN/evaluation`` for a run and its best checkpoint, ``RUN/evaluation_last`` for its last one, and
+        ``RUN/evaluation_at_25`` for a policy that a budget of compute has kept there. For other policies, exported
+        folders elsewhere, and runs that play another task than their own it is ``runs/TASK/NAME/evaluation``
+        (``runs/TASK/ilql_of_maze_fo/evaluation``, ``runs/TASK/vllm-MODEL/evaluation``, of a run that a chat prompt asks
+        ``runs/TASK/local-NAME/evaluation``).
 
         Args:
             settings: names the settings that differ from the policy's own, as a part of the folder's name.
@@ -184,13 +186,14 @@ class PolicySpec:
         # The task's name may be an address, so signs that folders cannot hold are replaced.
         runs = Path("runs") / _folder_name(self.task.name)
         if self.kind == "trained":
-            is_checkpoint = path.suffix == ".ckpt" or path.name in _CHECKPOINTS
-            if not is_checkpoint and not any(path.glob("*.ckpt")):
-                # Beside the checkpoints of a run lie the policies that a budget of compute has kept (`at_25`).
-                is_checkpoint = any(path.resolve().parent.glob("*.ckpt"))
-            if is_checkpoint:
-                checkpoint = path.stem.removeprefix("best")
+            if path.suffix == ".ckpt" or path.name in _CHECKPOINTS:
+                checkpoint = path.stem
                 path = path.parent
+            elif not has_run(path) and has_run(path.parent):
+                checkpoint = path.name  # what a budget of compute has kept: `at_25`
+                path = path.parent
+            if checkpoint == "best":
+                checkpoint = ""
             if self.trained_on not in (None, self.task.name):
                 # The name comes from the file, which may be anyone's: it must not lead to another folder.
                 folder = runs / _folder_name(f"{path.resolve().name}_of_{self.trained_on}")

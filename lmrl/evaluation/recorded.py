@@ -115,9 +115,10 @@ def evaluate_recorded(
         **settings: decoding settings of the policy, as of `lmrl.evaluation.token_values.action_scores`.
 
     Returns:
-        JSON-like: ``data_return_mean`` and ``data_return_ci`` of the episodes; ``nll``, nats per action token;
-        ``behaviour`` and ``behaviour_nll``; ``off_policy`` (`lmrl.evaluation.off_policy.OffPolicyEstimate`) or None;
-        ``values``: by ``v`` and ``q`` a `lmrl.evaluation.calibration.Calibration`; ``warnings``, sentences.
+        JSON-like: ``data_return_mean`` and ``data_return_ci`` of the episodes; ``nll``, nats per token of the actions
+        that the policy can say, or None; ``behaviour`` and ``behaviour_nll``; ``off_policy``
+        (`lmrl.evaluation.off_policy.OffPolicyEstimate`) or None; ``values``: by ``v`` and ``q`` a
+        `lmrl.evaluation.calibration.Calibration`; ``warnings``, sentences.
 
     Raises:
         UserError: no episode, one that the model cannot read, or settings that the policy does not have.
@@ -142,6 +143,9 @@ def evaluate_recorded(
         "warnings": warnings,
     }
 
+    unsaid = sum(int(np.isinf(score.nll).sum()) for score in scores)
+    if unsaid:
+        warnings.append(f"the loss leaves out {counted(unsaid, 'action')} that the policy never says")
     recorder = _behaviour(module, episodes, behaviour, behaviour_name)
     if recorder is None:
         warnings.append(
@@ -155,7 +159,7 @@ def evaluate_recorded(
     log_ratios = []
     impossible = 0
     for episode, score, behaviour_logprob in zip(episodes, scores, recorder.logprobs, strict=True):
-        # A reply with a special token, which policies never say, is impossible to a model of who wrote it, too.
+        # No model says a reply with a special token of the tokenizer.
         if not np.isfinite(behaviour_logprob).all():
             impossible += 1
             continue

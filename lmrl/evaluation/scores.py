@@ -278,7 +278,7 @@ def data_score(runs: Path, task: str) -> Score | None:
     middle = normalize(float(interquartile_mean(quantiles)), published)
     own_scale = registry.task(task).own_scale
     own_mean = own_interval = None
-    if own_scale is not None and scores["own"] is not None:
+    if own_scale is not None and scores.get("own") is not None:
         low, high = scores["return_ci"]
         own_mean = normalize(scores["return_mean"], own_scale)
         own_interval = Interval(normalize(low, own_scale), normalize(high, own_scale))

@@ -194,7 +194,9 @@ def linear_scores(
         cap: of the scaled scores; see `soft_cap`.
     """
     if hidden.shape[0] * weight.shape[0] <= _WHOLE:
-        if _precision(hidden) == torch.float32:
+        # Policies whose weights have 16 bit play with rounded scores on a CPU, so the losses have those.
+        plays_rounded = hidden.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        if plays_rounded or _precision(hidden) not in (torch.bfloat16, torch.float16):
             scores = linear(hidden, weight, bias)
             return soft_cap(scores if scale == 1.0 else scores * scale, cap)
         if weight.numel() <= _WHOLE:

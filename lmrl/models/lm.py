@@ -293,7 +293,7 @@ def sampling_logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     # A head with adapters is more than one matrix, and a share of one is less.
     if hidden.device.type != "cuda" or not isinstance(head, nn.Linear) or isinstance(head.weight, DTensor):
         return logit_table(model, hidden)
-    if head.weight.dtype == torch.float32:
+    if head.weight.dtype not in (torch.bfloat16, torch.float16):
         return logit_table(model, hidden)
     scores = torch.mm(hidden, head.weight.T, out_dtype=torch.float32)
     return logit_transform(model.config)(scores if head.bias is None else scores + head.bias)

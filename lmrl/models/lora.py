@@ -352,8 +352,8 @@ def adapter_settings(file: Path) -> dict[str, Any]:
     started = config.get("init_lora_weights")
     if isinstance(started, str) and started.lower().startswith(_CHANGE_BASE):
         raise UserError(
-            f"{file}: these adapters belong to weights that init_lora_weights={started!r:.40} has changed: save them "
-            "with peft's path_initial_model_for_weight_conversion, or merge them with peft first"
+            f"{file}: these adapters belong to weights that init_lora_weights={started!r:.40} has changed: merge them "
+            "with peft first"
         )
     settings = {}
     for name, value in config.items():

@@ -30,7 +30,7 @@ __all__ = [
 _FOLDER = Path(__file__).parent / "tokenizers"
 _SPECIAL = ("<|endoftext|>", "<|pad|>")
 _RECIPE = "recipe.json"
-# One of them is in the folder of every tokenizer.
+# Files by which a folder with a tokenizer is known.
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -90,7 +90,7 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
         )
     check_folder(name)
-    if (Path(name) / ADAPTER_CONFIG).is_file():
+    if (Path(name) / ADAPTER_CONFIG).is_file() and not _has_tokenizer(name):
         chain = adapter_chain(name)
         name = next(filter(_has_tokenizer, chain), chain[-1])
     try:

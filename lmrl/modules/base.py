@@ -285,7 +285,8 @@ class LanguageModule(L.LightningModule):
         known["seed"] = global_seed()
         known["lmrl"] = __version__
         learned_from = [] if start is None else files_learned_from(made_with_of_start(start))
-        known["learned_from"] = [*learned_from, *files_learned_from(known)] or None
+        learned_from += [file for file in files_learned_from(known) if file not in learned_from]
+        known["learned_from"] = learned_from or None
         return {name: value for name, value in known.items() if value is not None}
 
     def configure_model(self) -> None:

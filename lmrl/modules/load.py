@@ -280,8 +280,10 @@ def _move(module: Any, device: torch.device) -> None:
     for name in getattr(module, "unused_in_rollouts", ()):
         if name in module._modules:
             stays[name] = module._modules.pop(name)
-    module.to(device)
-    module._modules.update(stays)
+    try:
+        module.to(device)
+    finally:
+        module._modules.update(stays)
 
 
 def longest_action(module: Any, task: Task) -> int:

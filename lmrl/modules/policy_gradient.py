@@ -228,7 +228,7 @@ class PolicyGradient(LanguageModule):
         # 1. If another program sampled the round, replace its log-probabilities by those of this policy. Do so too if
         #    steps compute in another precision than play, or the first ratios would not be 1.
         ratio = None
-        if self.correction is None and isinstance(self.trainer.precision_plugin, MixedPrecision):
+        if self.correction is None and self._steps_compute_otherwise():
             scores = self._own_scores(segments)
             episodes = [_rescored(episode, score) for episode, score in zip(episodes, scores, strict=True)]
         elif self.correction is not None and self.importance_cap_of_steps is None:
@@ -288,7 +288,7 @@ class PolicyGradient(LanguageModule):
         return playing_cost(self.model)
 
     def round_cost(self) -> StepCost:
-        """The policy plays, and the reference model scores; a corrected round is scored by the policy, too.
+        """The policy plays, and the reference model scores; some rounds are scored by the policy, too.
 
         A reference of which the KL is only logged reads few episodes, and is left out.
         """
@@ -296,9 +296,14 @@ class PolicyGradient(LanguageModule):
         costs = [reading]
         if self.is_reference_learned_from:
             costs.append(reading)
-        if self.correction is not None and self.importance_cap_of_steps is None:
+        is_corrected = self.correction is not None and self.importance_cap_of_steps is None
+        if is_corrected or (self.correction is None and self._steps_compute_otherwise()):
             costs.append(reading)
         return total_cost(*costs)
+
+    def _steps_compute_otherwise(self) -> bool:
+        """Return whether steps compute in mixed precision. Play uses the precision of the weights."""
+        return isinstance(self.trainer.precision_plugin, MixedPrecision)
 
     # -- log-probabilities of a round's tokens ------------------------------------------------------------------
 

@@ -146,12 +146,12 @@ def _positions(name: str, curves: Curves, key: str, steps: Sequence[int], along:
         return steps
     if along.column not in curves:
         raise UserError(f"{name} did not log {along.column}: leave out --along")
-    return _along(along, curves, key, steps)
+    return _along(along, curves, steps, is_evaluation=key.startswith("eval/"))
 
 
-def _along(along: Along, curves: Curves, key: str, steps: Sequence[int]) -> list[float]:
+def _along(along: Along, curves: Curves, steps: Sequence[int], is_evaluation: bool) -> list[float]:
     # An evaluation comes before the round that is logged at the same step.
-    before = key.startswith("eval/") and along.column.startswith("rollout/")
+    before = is_evaluation and along.column.startswith("rollout/")
     return [along.scale * value for value in values_at(curves[along.column], steps, before)]
 
 
@@ -233,7 +233,7 @@ def _return_curve(axis: Axes, name: str, seeds: Sequence[Curves], along: Along |
     # On another axis than steps, a point stands at the mean over the seeds, as its return does.
     positions: Sequence[float] = steps
     if along is not None:
-        positions = np.mean([_along(along, run, "eval/", steps) for run in runs], axis=0)
+        positions = np.mean([_along(along, run, steps, is_evaluation=True) for run in runs], axis=0)
     values = np.array([values_at(curve, steps) for curve in curves])  # (seeds, steps)
     shade = colour(name)
     means = values.mean(axis=0)

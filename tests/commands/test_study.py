@@ -52,12 +52,12 @@ def test_a_run_folder_stands_for_the_episodes_of_its_evaluation(
 
 
 def test_the_folder_of_an_evaluation_with_settings_is_found(folder: Path) -> None:
-    file = folder / "evaluation_temperature=0.5" / "episodes.parquet"
-    file.parent.mkdir()
-    write_episodes(file, read_episodes("good.jsonl"))
-    words = [f"{file.parent.name}/{file.name}", "bad.jsonl", "--out", "page.html", "--samples", "2"]
-    assert main(["study", "make", *words]) == 0
-    assert set(json.loads((folder / "page.key.json").read_text())["conditions"]) == {"episodes", "bad"}
+    names = ["evaluation_temperature=0.5", "evaluation_temperature=0.7"]
+    for name, file in zip(names, ("good.jsonl", "bad.jsonl"), strict=True):
+        (folder / name).mkdir()
+        write_episodes(folder / name / "episodes.parquet", read_episodes(file))
+    assert main(["study", "make", *names, "--out", "page.html", "--samples", "2"]) == 0
+    assert set(json.loads((folder / "page.key.json").read_text())["conditions"]) == set(names)
 
 
 def test_from_episodes_to_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,8 @@ def _conditions(words: Sequence[str]) -> dict[str, Path]:
         # Folders of evaluations have "=" in their names.
         is_named = bool(equals) and not Path(word).exists()
         path = Path(file if is_named else word)
-        name = name if is_named else path.stem
+        if not is_named:
+            name = path.name if path.is_dir() else path.stem
         if not name.strip() or name in conditions:
             raise UserError(f"each file needs a condition of its own, got {name!r} for {word!r}; say NAME=FILE")
         conditions[name] = path

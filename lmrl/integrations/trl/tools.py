@@ -106,11 +106,17 @@ class TaskEnvironment:
         try:
             turn = self._slot.env.step(action)
         except Exception:
-            # If a partner failed, the game may be half a turn further: the episode is replayed in a new environment.
-            if not self.done:
-                self._slot.renew(self._make_env)
+            if self._slot.observations and not self.done:
+                self._take_back()
             raise
         self._record(Reply(action), turn)
+
+    def _take_back(self) -> None:
+        """Replay the episode in a new environment: if a partner failed, the old one may be half a turn further."""
+        try:
+            self._slot.renew(self._make_env)
+        except Exception:
+            self._end = (False, True)  # the game cannot be brought back to where it was
 
     def _record(self, reply: Reply, turn: StepResult) -> None:
         self._end = self._slot.record_step(reply, turn)

@@ -67,29 +67,47 @@ def test_what_is_no_text_is_an_error_and_no_turn() -> None:
 
 
 class Unreliable(ScriptedOracle):
-    """Fails once."""
+    """Fails in some of its answers, counted from 0."""
 
-    fails = True
+    def __init__(self, *fails: int) -> None:
+        super().__init__()
+        self._fails = fails
+        self._asked = -1
 
     def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
-        if Unreliable.fails:
-            Unreliable.fails = False
+        self._asked += 1
+        if self._asked in self._fails:
             raise UserError("the endpoint is gone")
         return super().reply(requests)
 
 
+QUESTIONS = ("Is it alive?", "Is it a tool?", "Is it food?")
+
+
 def test_a_turn_in_which_a_partner_failed_was_not_taken() -> None:
-    questions = ["Is it alive?", "Is it a tool?"]
-    answers = []
-    for partner in (ScriptedOracle(), Unreliable()):
-        environment = environment_factory("twenty_questions", partner=partner)()
-        environment.reset(seed=3)
-        if isinstance(partner, Unreliable):
-            with pytest.raises(UserError, match="the endpoint is gone"):
-                environment.act(questions[0])
-        answers.append([environment.act(question) for question in questions])
-        assert len(environment.episode) == 2
-    assert answers[0] == answers[1]
+    whole = environment_factory("twenty_questions", partner=ScriptedOracle())()
+    expected = played(whole, QUESTIONS, 3)
+    environment = environment_factory("twenty_questions", partner=Unreliable(1))()
+    shown = [environment.reset(seed=3), environment.act(QUESTIONS[0])]
+    with pytest.raises(UserError, match="the endpoint is gone"):
+        environment.act(QUESTIONS[1])
+    assert len(environment.episode) == 1
+    assert [*shown, *map(environment.act, QUESTIONS[1:])] == expected
+
+
+def test_a_game_that_cannot_be_taken_back_is_over() -> None:
+    environment = environment_factory("twenty_questions", partner=Unreliable(1, 2))()
+    environment.reset(seed=3)
+    environment.act(QUESTIONS[0])
+    with pytest.raises(UserError, match="the endpoint is gone"):
+        environment.act(QUESTIONS[1])
+    assert environment.done and environment.episode.truncated
+
+
+def test_a_move_before_the_first_reset_is_told() -> None:
+    environment = environment_factory("maze_fo")()
+    with pytest.raises(UserError, match="none has begun"):
+        environment.act("move up")
 
 
 def test_not_playing_is_playing_empty_lines() -> None:
