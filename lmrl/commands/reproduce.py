@@ -103,6 +103,8 @@ def reproduce_command(
             print(f"note: trials have not chosen the settings of {names} on {task}: those of configs/{task} are used")
     command = shlex.join(["lmrl", *without_secrets(sys.argv[1:])])
     asked = None if slurm is None else named_values(slurm, "slurm")
+    if smoke and records is not None:
+        records = records / _SMOKE
     jobs = _JOBS if jobs is None and slurm is None and ray is None else jobs
     asked_for: dict[str, Any] = {"jobs": jobs, "slurm": asked, "ray": ray, "command": command, "records": records}
     page = report or (_REPORT / _SMOKE if smoke else _REPORT)

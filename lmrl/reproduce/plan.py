@@ -322,6 +322,8 @@ class _Training:
     task: str
     seed: int
     cells: dict[str, Cell]
+    started: list[str] = field(default_factory=list)
+    """The cells that are being added, each of which starts from the next."""
 
     def add(self, algorithm: str) -> Cell:
         """Return the cell of an algorithm. The cell that it starts from is added before it."""
@@ -329,6 +331,12 @@ class _Training:
         name = Cell(self.task, algorithm, self.seed, folder, None, ()).name
         if name in self.cells:
             return self.cells[name]
+        if name in self.started:
+            raise UserError(
+                f"overrides hold for every training, so {name} would start from itself: give model.pretrained as a "
+                "folder that is not in runs"
+            )
+        self.started.append(name)
         preset = self.order.preset
         method = protocol.method_of(algorithm) if preset.is_protocol else algorithm
         words = ["fit"]
@@ -346,6 +354,7 @@ class _Training:
         after = f"{self.task}/{DATA}" if base is None else base.name
         steps = (fit, *self._evaluations(folder, fit.recipe))
         cell = Cell(self.task, algorithm, self.seed, folder, after, steps, max_steps_of(configuration(words)))
+        self.started.remove(name)
         self.cells[name] = cell
         return cell
 

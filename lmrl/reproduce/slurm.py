@@ -121,6 +121,8 @@ class SlurmJobs:
         cluster: str = "slurm",
     ) -> None:
         parameters = slurm_parameters(options)
+        if (order.preset.device or "").startswith("cuda"):
+            parameters.setdefault("gpus_per_node", 1)
         submitit = import_module("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         missing = [name for name in ("sbatch", "srun", "sacct") if shutil.which(name) is None]

@@ -50,6 +50,12 @@ def test_the_plan(place: Path, order: Make) -> None:
     assert [(cell.algorithm, cell.after) for cell in elsewhere] == [("mc", "maze_fo/data")]
 
 
+def test_a_start_that_overrides_give_to_every_training_is_refused(place: Path, order: Make) -> None:
+    overrides = ("--model.pretrained=runs/maze_fo/filtered_bc",)
+    with pytest.raises(UserError, match="maze_fo/filtered_bc would start from itself"):
+        plan(replace(order("ppo"), overrides=overrides))
+
+
 def test_enough_episodes_from_each_start_alike() -> None:
     assert default_episodes("endgames", selection=True) == 512  # other starts
     assert {task: default_episodes(task) for task in ("maze_fo", "endgames", "wordle")} == {

@@ -129,12 +129,14 @@ def test_unknown_names_are_told_before_anything_runs(place: Path, tasks: list[st
 def test_a_smoke_test_has_folders_of_its_own(
     words: str, runs: str, report: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = list[tuple[Path, Path]]()
-    monkeypatch.setattr(
-        "lmrl.commands.reproduce.reproduce", lambda order, *, report, **more: found.append((order.runs, report))
-    )
-    assert main(["reproduce", "maze_fo", "--algorithms", "bc", *words.split()]) == 0
-    assert found == [(Path(runs), Path(report))]
+    found = list[tuple[Path, ...]]()
+
+    def noted(order: Order, *, report: Path, records: Path, **more: Any) -> None:
+        found.append((order.runs, report, records))
+
+    monkeypatch.setattr("lmrl.commands.reproduce.reproduce", noted)
+    assert main(["reproduce", "maze_fo", "--algorithms", "bc", "--records", "results", *words.split()]) == 0
+    assert found == [(Path(runs), Path(report), Path("results/smoke" if "--smoke" in words else "results"))]
 
 
 def test_wrong_counts(order: Callable[..., Order]) -> None:

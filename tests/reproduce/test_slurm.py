@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from lmrl.errors import UserError
 from lmrl.reproduce import Order
-from lmrl.reproduce.plan import Cell, plan
+from lmrl.reproduce.plan import PRESETS, Cell, plan
 from lmrl.reproduce.progress import Progress
 from lmrl.reproduce.schedule import run_cells
 from lmrl.reproduce.slurm import SlurmJobs, slurm_parameters
@@ -91,6 +92,15 @@ def test_cells_run_as_jobs_of_one_machine(
     assert trained()[0] == "bc" and "mc" in trained()
     record = json.loads((place / "runs/maze_fo/mc/cell.json").read_text())
     assert record["recipe"] and record["seconds"]["total"] >= 0
+
+
+def test_cells_that_train_on_a_gpu_ask_for_one(queue: Path, place: Path, order: Make) -> None:
+    for preset, asked in (("cpu", None), ("gpu", 1)):
+        given = replace(order("bc"), preset=PRESETS[preset])
+        jobs = SlurmJobs(given, {"time": 5}, None, print, (sys.executable, "launcher.py"))
+        assert jobs._executor.parameters.get("gpus_per_node") == asked
+    jobs = SlurmJobs(given, {"time": 5, "gpus": 4}, None, print, (sys.executable, "launcher.py"))
+    assert jobs._executor.parameters["gpus_per_node"] == 4
 
 
 @pytest.mark.nightly

@@ -64,7 +64,7 @@ def write_outcome(sweep: Sweep, trials: Sequence[Trial]) -> None:
     if best is not None:
         head = f"# Trial {best.number} of a sweep over {' '.join(sweep.configs)}, to be named after these:\n"
         with replacing(sweep.out / "best.yaml") as file:
-            file.write((head + yaml.safe_dump(overlay(best.settings), sort_keys=False)).encode())
+            file.write((head + yaml.safe_dump(overlay(best.settings, sweep.words), sort_keys=False)).encode())
         plot_sweep(sweep.space, trials, sweep.out / "sweep.png")
 
 

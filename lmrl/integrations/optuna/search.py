@@ -149,7 +149,7 @@ class _Search:
         killed = [trial for trial in self.study.get_trials() if not trial.state.is_finished()]
         try:
             while True:
-                # First the trials that a killed command left unfinished, then new ones.
+                # First the trials that a killed command left unfinished or waiting, then new ones.
                 while len(self.running) < self.jobs and (killed or len(self.study.get_trials()) < self.trials):
                     trial = self._begin(killed.pop(0) if killed else None)
                     cell = cell_of(self.sweep, trial.number, _suggested(trial, self.sweep))
@@ -165,10 +165,10 @@ class _Search:
     def _begin(self, killed: "optuna.trial.FrozenTrial | None") -> "optuna.Trial":
         number = len(self.study.get_trials()) if killed is None else killed.number
         self.study.sampler = _sampler(self.package, self.sweep, number)
-        if killed is None:
-            if self.sweep.sampler == GRID:
-                self.study.enqueue_trial(grid(self.sweep.space)[number])
-            return self.study.ask()
+        if killed is None and self.sweep.sampler == GRID:
+            self.study.enqueue_trial(grid(self.sweep.space)[number])
+        if killed is None or killed.state == self.package.trial.TrialState.WAITING:
+            return self.study.ask()  # takes what is waiting first
         # Optuna gives a trial made from the id of a running one the values that were suggested to it before.
         again: optuna.Trial = self.package.trial.Trial(self.study, killed._trial_id)
         return again

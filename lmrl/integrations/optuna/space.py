@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from omegaconf import OmegaConf
 
 from lmrl.errors import UserError, in_one_line, unknown
-from lmrl.utils.configuration import check_config, full_key
+from lmrl.utils.configuration import check_config, configuration, full_key
 
 __all__ = ["Choices", "Range", "Space", "Value", "as_words", "first_values", "grid", "overlay", "read_space"]
 
@@ -165,10 +165,24 @@ def grid(space: Space) -> list[dict[str, Value]]:
     return [dict(zip(space, values, strict=True)) for values in product(*choices)]
 
 
-def overlay(settings: Mapping[str, Value]) -> dict[str, Any]:
-    """Settings as the content of a configuration file: ``{"model": {"init_args": {"lr": 0.001}}}``."""
+def overlay(settings: Mapping[str, Value], words: Sequence[str] = ()) -> dict[str, Any]:
+    """Settings as the content of a configuration file: ``{"model": {"init_args": {"lr": 0.001}}}``.
+
+    Args:
+        settings: by their full names.
+        words: of the training that the file is for. Where a setting is a part of an argument of a class
+            (``model.init_args.architecture.n_layer``), the file replaces the whole argument, so it holds all of it.
+    """
+    whole = configuration([*words, *as_words(settings)]) if words else None
     nested: dict[str, Any] = {}
-    for key, value in settings.items():
+    for setting, chosen in settings.items():
+        key = setting
+        value: Any = chosen
+        levels = setting.split(".")
+        if whole is not None and levels[1:2] == ["init_args"] and len(levels) > 3:
+            key = ".".join(levels[:3])
+            argument = OmegaConf.select(whole, key)
+            value = OmegaConf.to_container(argument, resolve=False)
         *parents, name = key.split(".")
         section = nested
         for parent in parents:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from rich.console import Console
 
@@ -186,6 +187,16 @@ def test_a_folder_holds_one_sweep_and_one_command_at_a_time(place: Path, run: Ru
         run()
     with locked("sweep", "sweep folder", "sweep"), pytest.raises(UserError, match="sweep folder sweep is in use by"):
         run()
+
+
+def test_a_trial_that_was_waiting_when_a_command_was_killed_is_taken_up(place: Path, run: Run) -> None:
+    space = {"model.init_args.lr": Choices((0.1, 0.2)), "data.init_args.batch_size": Choices((32,))}
+    run(trials=1, sampler="grid", space=space)
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{place / 'sweep' / 'study.db'}")
+    study.enqueue_trial({"model.init_args.lr": 0.2, "data.init_args.batch_size": 32})
+    found = run(trials=2, sampler="grid", space=space)
+    assert [trial.settings["model.init_args.lr"] for trial in found] == [0.1, 0.2]
+    assert [trial.state for trial in found] == ["done", "done"]
 
 
 @pytest.mark.nightly

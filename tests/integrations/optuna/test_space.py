@@ -74,3 +74,13 @@ def test_words_and_overlay_are_read_as_the_same_settings(tmp_path: Path) -> None
     for given in (words, ["--config", str(tmp_path / "best.yaml")]):
         merged = configuration(["fit", *given])
         assert {key: value_at(merged, key) for key in settings} == settings
+
+
+def test_a_part_of_an_argument_is_written_with_all_of_it(tmp_path: Path) -> None:
+    """A file replaces a whole argument, an option of the command line a part of it."""
+    words = ["fit", "--config", "configs/maze_fo/bc.yaml"]
+    settings = {"model.init_args.architecture.n_layer": 7, "model.init_args.lr": 0.5}
+    (tmp_path / "best.yaml").write_text(yaml.safe_dump(overlay(settings, words)))
+    tried = configuration([*words, *as_words(settings)])
+    written = configuration([*words, "--config", str(tmp_path / "best.yaml")])
+    assert written == tried and written.model.init_args.architecture.n_head > 0
