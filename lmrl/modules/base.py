@@ -29,6 +29,7 @@ from lmrl.checkpoints.saving import (
 )
 from lmrl.data.dialogues import with_system_in_front
 from lmrl.datamodules.offline import OfflineDataModule, global_seed
+from lmrl.datamodules.online import OnlineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import backend_of
@@ -337,9 +338,23 @@ class LanguageModule(L.LightningModule):
         # A fused optimizer writes without counting a version.
         torch.autograd.graph.increment_version(p for p in self.parameters() if p.requires_grad)
 
+    def on_train_start(self) -> None:
+        """Go on in the data where a checkpoint was saved.
+
+        Lightning does so only where it makes the loader after it has read the checkpoint, in the middle of an epoch.
+        """
+        loop = self.trainer.fit_loop
+        if loop._combined_loader is not None and loop._combined_loader_states_to_load:
+            loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
+            loop._combined_loader_states_to_load = []
+
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimizer of everything that learns; the schedule counts optimizer steps."""
-        return optimizer_and_schedule(self, self.trainer.estimated_stepping_batches)
+        # To estimate the steps of an online run, Lightning would play a round.
+        data = getattr(self.trainer, "datamodule", None)
+        is_online = isinstance(data, OnlineDataModule)
+        steps = self.trainer.max_steps if is_online else self.trainer.estimated_stepping_batches
+        return optimizer_and_schedule(self, steps)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Make the checkpoint stand alone: no path of the run that it started from.

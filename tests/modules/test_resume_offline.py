@@ -103,6 +103,43 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     assert_same(tmp_path / "stopped", tmp_path / "whole")
 
 
+def learn_by_epochs(
+    bc_run: str, data_path: Path, root: Path, limits: dict[str, Any], *callbacks: Callback, every: int = 6
+) -> None:
+    """Run three epochs, from the checkpoint in the folder if there is one."""
+    last = root / "last.ckpt"
+    go = {"ckpt_path": last, "weights_only": True} if last.is_file() else {}
+    torch.manual_seed(last.is_file())
+    module = BC(pretrained=bc_run, lr=1e-2, lr_schedule="constant", warmup_steps=0)
+    run = trainer(root, -1, [KeepLast(every_n_steps=every), *callbacks], limit_val_batches=0, **limits)
+    run.fit(module, MazeDataModule("maze_fo", batch_size=200, path=str(data_path)), **go)
+
+
+class StopsAfter(Callback):
+    """Ends a run that has no other end."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        trainer.should_stop = trainer.global_step >= STEPS
+
+
+@pytest.mark.parametrize("every", [6, BATCHES], ids=["middle", "end"])  # of an epoch
+@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_epochs": -1}], ids=["epochs", "endless"])
+def test_a_run_without_a_number_of_steps_goes_on_bit_by_bit(
+    limits: dict[str, int], every: int, bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    learn_by_epochs(bc_run, data_path, tmp_path / "whole", limits, StopsAfter(), every=every)
+    killed = multiprocessing.get_context("fork").Process(
+        target=learn_by_epochs,
+        args=(bc_run, data_path, tmp_path / "killed", limits, Killed(every + 1)),
+        kwargs={"every": every},
+    )
+    killed.start()
+    killed.join(120)
+    assert killed.exitcode == -signal.SIGKILL
+    learn_by_epochs(bc_run, data_path, tmp_path / "killed", limits, StopsAfter(), every=every)
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
 def test_a_run_whose_batches_others_prepare_goes_on_bit_by_bit(bc_run: str, data_path: Path, tmp_path: Path) -> None:
     """Two processes prepare the batches. They have prepared more than the run has used when it stops."""
     arguments = (BC, bc_run, {"path": str(data_path), "num_workers": 2})
