@@ -72,6 +72,9 @@ class InteractiveEvaluation(Callback):
         self.slots = slots
         self.decoding = {"max_new_tokens": self.task.max_action_tokens, **(decoding or {})}
         self.env = dict(env or {})
+        self._begin()
+
+    def _begin(self) -> None:
         self.best = float("-inf")
         self.best_step = 0
         self.seconds = 0.0
@@ -79,6 +82,11 @@ class InteractiveEvaluation(Callback):
         self._began = perf_counter()
         self._paused: float | None = None  # when the present evaluation began
         self._evaluated = -1
+
+    def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Forget another run, for which the same object was used before."""
+        if stage == "fit" and trainer.global_step == 0:
+            self._begin()
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Make the policy once, so that unknown settings are refused now, not after many steps."""

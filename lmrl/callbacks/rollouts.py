@@ -218,6 +218,11 @@ class RolloutCollection(Callback):
                 f"{type(pl_module).__name__} samples at temperature 1: decoding must hold nothing but compile, got "
                 f"{', '.join(self.decoding)}"
             )
+        if stage == "fit" and trainer.global_step == 0:  # the same object may have been used for another run
+            self._health = RoundHealth()
+            self._logged_before = {}
+            self._resumed = {}
+            self._seconds = 0.0
         self._trainer = trainer
         self._module = pl_module
         self._data = data
@@ -437,7 +442,9 @@ class RolloutCollection(Callback):
             self._workers = None
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """End the workers."""
+        """End the workers. Another callback may save the run after this, with the rounds that were under way."""
+        if self._ahead is not None:
+            self._resumed = dict(self._ahead.weights)
         self.teardown(trainer, pl_module, "fit")
 
     def _starts(self, seed: int, number: int) -> list[Start]:

@@ -107,7 +107,10 @@ def is_between_steps(trainer: Trainer) -> bool:
     batches: Any = loop.batch_progress.current  # Lightning's base class does not declare `processed`
     if batches.processed != batches.ready or loop._should_accumulate():
         return False
-    return not trainer.lr_scheduler_configs or loop.scheduler_progress.total.completed == trainer.global_step
+    schedules = trainer.lr_scheduler_configs
+    # Only a single schedule that follows each step counts as many steps as the run has.
+    follows_steps = len(schedules) == 1 and schedules[0].interval == "step" and schedules[0].frequency == 1
+    return not follows_steps or loop.scheduler_progress.total.completed == trainer.global_step
 
 
 class _SignalsBetweenSteps:
@@ -192,7 +195,8 @@ class _SignalsBetweenSteps:
         # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
-        at_once = shared_work.is_under_way if self._together else True
+        # While held-out data is read, nothing could be saved.
+        at_once = shared_work.is_under_way if self._together else self._trainer.training
         if number == signal.SIGINT and (again or (at_once and is_between_steps(self._trainer))):
             self.alone = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
@@ -224,6 +228,9 @@ class KeepLast(Callback):
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Note SIGTERM from now on, where several processes train together."""
+        if stage == "fit" and trainer.global_step == 0:
+            self._saved = -1  # the same object may have been used for another run
+            self._written = False
         if stage == "fit" and trainer.world_size > 1:
             self._signals = _SignalsBetweenSteps(trainer)
             self._signals.replace_notifier()
@@ -308,4 +315,8 @@ class KeepLast(Callback):
     def _keep(self, trainer: Trainer) -> None:
         if self._written:
             self._written = False
-            keep_run(trainer, "last")
+            try:
+                keep_run(trainer, "last")
+            except BaseException:
+                self._saved = -1  # what was written is gone: a run that is asked to stop writes it again
+                raise

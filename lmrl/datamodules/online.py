@@ -150,6 +150,14 @@ class OnlineDataModule(OfflineDataModule):
             super().setup(stage)
         recorded_folder = None
         played_folder = None
+        if stage == "fit" and self.trainer is not None and self.trainer.global_step == 0:
+            # The same object may have been used for another run.
+            self.round = 0
+            self.consumed = 0
+            self.collecting_seconds = 0.0
+            self.collected = Amounts()
+            self.collected_rounds = 0
+            self._plan = []
         if self.trainer is not None:
             # Each process keeps files of its own.
             rank, _ = rank_and_world_size()

@@ -1,5 +1,6 @@
 """The replay buffer: segments of many episodes as flat vectors, on disk beyond a size, saved with the checkpoint."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,6 +73,8 @@ class Column:
         self._room = np.empty(0, self._dtype)  # closes the old map
         with self._file.open("wb" if kept is not None else "r+b") as file:
             file.truncate(size * self._dtype.itemsize)
+            if hasattr(os, "posix_fallocate"):  # on a full disk an error now, instead of a crash when it is written to
+                os.posix_fallocate(file.fileno(), 0, size * self._dtype.itemsize)
         self._room = np.memmap(self._file, self._dtype, "r+", shape=(size,))
         if kept is not None:
             self._room[: self._used] = kept

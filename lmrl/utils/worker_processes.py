@@ -102,7 +102,7 @@ class WorkerProcesses(Generic[T, R]):
                     assert isinstance(ready, Connection)
                     index, item = running.pop(ready)
                     try:
-                        result, raised = ready.recv()
+                        result, raised = cloudpickle.loads(ready.recv_bytes())
                     except (EOFError, OSError):  # the process died, so another one begins its item again
                         self._bury(ready)
                         deaths[index] += 1
@@ -128,7 +128,7 @@ class WorkerProcesses(Generic[T, R]):
             worker = self._idle.pop() if self._idle else self._start()
             self._working[worker.connection] = worker
         try:
-            worker.connection.send((item, shared))
+            worker.connection.send_bytes(cloudpickle.dumps((item, shared)))
         except OSError:
             pass  # it has died meanwhile, which reading from it will show
         return worker.connection
@@ -165,7 +165,7 @@ def _work(connection: Connection, make: Path) -> None:
     common: tuple[Any, ...] = ()
     read_from: Path | None = None
     while True:
-        item, shared = connection.recv()
+        item, shared = cloudpickle.loads(connection.recv_bytes())
         result = None
         raised: Exception | None = None
         try:
@@ -177,7 +177,7 @@ def _work(connection: Connection, make: Path) -> None:
             result = function(item, *common)
         except Exception as error:
             raised = _portable(error)
-        connection.send((result, raised))
+        connection.send_bytes(cloudpickle.dumps((result, raised)))  # classes of notebooks go by value
 
 
 def _end_with(parent: Any) -> None:

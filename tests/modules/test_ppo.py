@@ -273,6 +273,18 @@ def test_the_reference_model_is_not_moved_to_where_the_policy_plays(bc_run: str)
     assert not any(weight.is_meta for weight in module.ref_model.parameters())
 
 
+def test_rounds_and_their_callback_can_be_used_for_one_run_after_another(bc_run: str, tmp_path: Path) -> None:
+    data = rounds()
+    playing = RolloutCollection(episodes=6, slots=4)
+    finals = []
+    for name in ("first", "second"):
+        torch.manual_seed(0)
+        module = ppo(bc_run)
+        fit(module, data, tmp_path / name, steps=3, playing=playing)
+        finals.append(module.state_dict())
+    assert all(torch.equal(finals[0][key], finals[1][key]) for key in finals[0])
+
+
 def test_mixed_precision_plays_and_learns(bc_run: str, tmp_path: Path) -> None:
     run = trainer(tmp_path, 3, [RolloutCollection(episodes=6, slots=4)], precision="bf16-mixed")
     run.fit(ppo(bc_run), rounds())

@@ -275,3 +275,36 @@ def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> No
     for stop in (BATCHES + 1, 2 * BATCHES, STEPS):
         on_ranks(together, bc_run, data_path, tmp_path / "stopped", stop)
     assert_same(tmp_path / "stopped", tmp_path / "whole")
+
+
+class Validating(Callback):
+    """Presses Ctrl-C while held-out data is read."""
+
+    def on_validation_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == BATCHES - 1:  # an epoch without what is held out
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_while_held_out_data_is_read_waits_until_it_can_be_saved(
+    bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        learn(BC, bc_run, {"path": str(data_path), "val_fraction": 0.1}, tmp_path, STEPS, Validating())
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == BATCHES
+
+
+class WithEpochs(BC):
+    """BC with a schedule of one's own, which follows epochs as Lightning does by default."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+
+def test_a_schedule_of_epochs_does_not_stop_saving(bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    killed = multiprocessing.get_context("fork").Process(
+        target=learn, args=(WithEpochs, bc_run, {"path": str(data_path)}, tmp_path, STEPS, Killed(7))
+    )
+    killed.start()
+    killed.join(120)
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 6

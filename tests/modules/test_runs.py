@@ -122,6 +122,17 @@ def test_a_card_says_what_a_run_was_made_with(bc_run: Path, data_path: Path, tmp
     assert again.made_with["lmrl"] == __version__
 
 
+def test_callbacks_can_be_used_for_one_run_after_another(bc_run: Path, data_path: Path, tmp_path: Path) -> None:
+    callbacks = [InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=2), KeepLast()]
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    for root in (tmp_path / "first", tmp_path / "second"):
+        trainer = L.Trainer(
+            max_steps=2, logger=False, accelerator="cpu", default_root_dir=root, callbacks=[*callbacks], **quiet
+        )
+        trainer.fit(BC(pretrained=str(bc_run)), data(data_path))
+        assert (root / "last.ckpt").is_file() and (root / "best.ckpt").is_file()
+
+
 def test_a_folder_holds_no_path_of_the_machine_that_made_it(data_path: Path, tmp_path: Path) -> None:
     """People publish these folders."""
     fit(BC(architecture=TINY, task_tokens="wordle"), data(data_path), tmp_path / "start")

@@ -96,6 +96,28 @@ def test_errors_are_those_of_one_process() -> None:
             [*workers.map([1])]
 
 
+def of_a_notebook() -> Callable[[int], Any]:
+    """Return a function whose results and errors are of a class that no module has, as in a notebook."""
+
+    class Stuck(RuntimeError):
+        pass
+
+    def work(number: int) -> Any:
+        if number:
+            raise Stuck("at a wall")
+        return Stuck("as a result")
+
+    return work
+
+
+def test_results_and_errors_may_be_of_classes_of_a_notebook() -> None:
+    with closing(WorkerProcesses[int, Any](1, of_a_notebook)) as workers:
+        (result,) = workers.map([0])
+        assert type(result).__name__ == "Stuck"
+        with pytest.raises(RuntimeError, match="at a wall"):
+            [*workers.map([1])]
+
+
 def sleeping() -> Callable[[int], int]:
     def sleep(number: int) -> int:
         time.sleep(60)
