@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from lmrl.cli import main
 from lmrl.data import generate
 from lmrl.envs.registry import tasks
+from lmrl.reproduce.plan import PRESETS
 from lmrl.utils.configuration import configs_folder, configuration, value_at
 from tests.helpers.cases import cases
 from tests.helpers.ranks import on_ranks
@@ -135,8 +136,20 @@ def test_settings_of_the_paper_start_from_its_bc_and_use_its_optimizer(path: Pat
     config = configuration(words_of(*files_of(path)))
     settings = config.model.init_args
     assert (settings.optimizer, settings.task_tokens) == ("adamw", None)
-    assert settings.pretrained == f"runs/{path.parent.name}/bc"
-    assert value_at(config, "trainer.accumulate_grad_batches") in (None, 1)
+    start = "ilql" if path.stem == "ilql_to_ppo" else "bc"
+    assert settings.pretrained == f"runs/{path.parent.name}/{start}"
+    accumulated = 4 if path == CONFIGS / "paper" / "chess" / "ppo.yaml" else 1
+    assert value_at(config, "trainer.accumulate_grad_batches") in (None, accumulated)
+
+
+@cases("task", tasks())
+def test_ppo_after_ilql_begins_with_the_policy_that_ilql_has_played(task: str) -> None:
+    for preset in ("cpu", "gpu"):
+        betas = []
+        for name in ("ilql", "ilql_to_ppo"):
+            files = [f"configs/{task}/{name}.yaml", *PRESETS[preset].overlays(task, name)]
+            betas.append(configuration(words_of(*map(Path, files))).model.init_args.beta)
+        assert betas[0] == betas[1], preset
 
 
 @pytest.mark.slow
