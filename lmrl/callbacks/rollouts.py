@@ -245,12 +245,14 @@ class RolloutCollection(Callback):
         began = perf_counter()
         trainer = self._trainer
         say(trainer, f"playing round {number}")
+        self._data.is_preparing = False
         pace = RolloutPace()
         if self.max_staleness:
             episodes, metrics = self._take_ahead(number, pace)
         else:
             episodes = self._play(number, self._starts(self._data.seed, number), pace)
             metrics = {}
+        self._data.is_preparing = True
         if self.group_size > 1:
             for index, episode in enumerate(episodes):
                 episodes[index] = replace(episode, info={**episode.info, "group": index // self.group_size})

@@ -1,5 +1,6 @@
 """Rounds that other processes play, of this machine or of a Ray cluster, with the weights of a moment."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmrl.callbacks.interactive import policy_of
+from lmrl.envs import registry
+from lmrl.envs.registry import register_where_unknown
+from lmrl.envs.task import Task
 from lmrl.errors import UserError
 from lmrl.models.sharding import is_sharded
 from lmrl.modules import LanguageModule
@@ -20,6 +24,8 @@ from lmrl.utils.cluster import Workers, worker_threads
 from lmrl.utils.worker_processes import WorkerProcesses
 
 __all__ = ["RoundWorkers", "Weights"]
+
+_NOTEBOOK = "__main__:"  # before the name of a class in an entry point
 
 
 class Weights(NamedTuple):
@@ -73,7 +79,10 @@ class RoundWorkers:
                 "workers need whole weights: rounds of a model in shards are played by the processes themselves"
             )
         self._module = module
-        settings: dict[str, Any] = {"task": task, "env": dict(env), "slots": slots, "decoding": dict(decoding)}
+        record = registry.task(task)
+        settings: dict[str, Any] = {"task": record, "env": dict(env), "slots": slots, "decoding": dict(decoding)}
+        if record.entry_point.startswith(_NOTEBOOK):
+            settings["game"] = getattr(sys.modules["__main__"], record.entry_point.removeprefix(_NOTEBOOK))
         make = partial(_RoundPlayer, module.copy_for_rollouts(), **settings)
         self._workers: Workers[Sequence[Start], Piece] | WorkerProcesses[Sequence[Start], Piece]
         if address is None:
@@ -118,15 +127,19 @@ class _RoundPlayer:
     def __init__(
         self,
         module: LanguageModule,
-        task: str,
+        task: Task,
         env: Mapping[str, Any],
         slots: int,
         decoding: Mapping[str, Any],
+        game: type | None = None,
     ) -> None:
         torch.set_num_threads(worker_threads())
+        if game is not None:  # a class of a notebook, which no other process can import
+            setattr(sys.modules["__main__"], game.__name__, game)
+        register_where_unknown(task)
         self._module = module
-        self._make_env: Callable[[], Any] = environment(task, env)
-        self._task = task
+        self._make_env: Callable[[], Any] = environment(task.name, env)
+        self._task = task.name
         self._slots = slots
         self._decoding = decoding
         self._step: int | None = None

@@ -27,8 +27,9 @@ from lmrl.utils.plugins import algorithm_packages
 
 __all__ = [
     "SavedModule", "begin_next_epoch", "check_resumed", "check_vocabulary", "class_name", "facts",
-    "generation_defaults", "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments", "read_entry",
-    "read_folder", "recorded_base", "restore_base", "saves_adapters", "write_folder",
+    "generation_defaults", "language_model_weights", "note_weights", "pack_checkpoint", "plain_arguments",
+    "random_state", "read_entry", "read_folder", "recorded_base", "restore_base", "saves_adapters", "set_random_state",
+    "write_folder",
 ]  # fmt: skip
 
 
@@ -339,6 +340,21 @@ def _entry(module: SavedModule, steps: int | None) -> dict[str, Any]:
         "made_with": {**module.made_with, "steps": steps},
         "action_tokens": module.action_tokens,
     }
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of the generators from which dropout draws."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Have these generators go on from states that `random_state` has returned."""
+    torch.set_rng_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
 def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = None) -> None:

@@ -53,6 +53,9 @@ class OnlineDataModule(OfflineDataModule):
     round = 0
     #: Minibatches of the current round that were learned from, the one under way included.
     consumed = 0
+    #: Whether a round that was played is being learned from by what lies beside the policy: a critic, a baseline, the
+    #: health of the run. A checkpoint would hold a part of that.
+    is_preparing = False
     #: Seconds in which rounds were collected and prepared.
     collecting_seconds = 0.0
     #: What was read and said in all rounds that this process has collected.
@@ -201,7 +204,10 @@ class OnlineDataModule(OfflineDataModule):
             return  # no step is left that could learn from another round
         if self.consumed >= len(self._planned()):
             began = perf_counter()
-            self.collect_round()
+            try:
+                self.collect_round()
+            finally:
+                self.is_preparing = False
             self.collecting_seconds += perf_counter() - began
         for runs in self._planned()[self.consumed :]:
             yield self._batch(runs, self._expected)

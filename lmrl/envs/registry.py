@@ -42,7 +42,7 @@ from lmrl.utils.plugins import TASKS, entry_points_of
 __all__ = [
     "BENCHMARK", "DIALOGUES", "Task", "chat_prompt", "check_arguments", "file_format", "guide", "make", "make_picture",
     "make_policy", "may_choose", "partner_prompts", "pictures", "policy_names", "probe", "probe_plot",
-    "recorded_arguments", "recording", "register", "starts", "task", "task_tokens", "tasks",
+    "recorded_arguments", "recording", "register", "register_where_unknown", "starts", "task", "task_tokens", "tasks",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -122,6 +122,13 @@ def register(task: Task, *, listed: bool = True) -> None:
         _unlisted.discard(task.name)
     else:
         _unlisted.add(task.name)
+
+
+def register_where_unknown(task: Task) -> None:
+    """Make a task known in a process that another one has started, where `register` was called there alone."""
+    _search()
+    if task.name not in _TASKS:
+        register(task, listed=False)
 
 
 def _search() -> None:

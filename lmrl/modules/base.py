@@ -1,5 +1,6 @@
 """Parts that all LightningModules share: a language model, an optimizer, and equal weights of action tokens."""
 
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -16,15 +17,16 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl import __version__
 from lmrl.checkpoints.reading import files_learned_from, made_with_of_start, resolve_pretrained
 from lmrl.checkpoints.saving import (
     begin_next_epoch,
     check_resumed,
     check_vocabulary,
     pack_checkpoint,
+    random_state,
     read_entry,
     restore_base,
+    set_random_state,
     write_folder,
 )
 from lmrl.data.dialogues import with_system_in_front
@@ -147,6 +149,7 @@ class LanguageModule(L.LightningModule):
         backend_of(compile)  # so that an unknown one is refused now
         self.reporter = LossReporter(self.name)
         self.made_with = {}
+        self._random_state: dict[str, Tensor] | None = None  # of a checkpoint, until the run goes on
 
     @abstractmethod
     def losses(self, batch: TokenBatch) -> NamedTuple:
@@ -284,7 +287,7 @@ class LanguageModule(L.LightningModule):
         start = self.hparams.get("pretrained")
         known["starts_from"] = start
         known["seed"] = global_seed()
-        known["lmrl"] = __version__
+        known["lmrl"] = str(sys.modules["lmrl"].__version__)
         learned_from = [] if start is None else files_learned_from(made_with_of_start(start))
         learned_from += [file for file in files_learned_from(known) if file not in learned_from]
         known["learned_from"] = learned_from or None
@@ -339,10 +342,14 @@ class LanguageModule(L.LightningModule):
         torch.autograd.graph.increment_version(p for p in self.parameters() if p.requires_grad)
 
     def on_train_start(self) -> None:
-        """Go on in the data where a checkpoint was saved.
+        """Go on in the data, and in what dropout draws, where a checkpoint was saved.
 
-        Lightning does so only where it makes the loader after it has read the checkpoint, in the middle of an epoch.
+        Lightning goes on in the data only where it makes the loader after it has read the checkpoint, in the middle of
+        an epoch.
         """
+        if self._random_state is not None:
+            set_random_state(self._random_state, self.device)
+            self._random_state = None
         loop = self.trainer.fit_loop
         if loop._combined_loader is not None and loop._combined_loader_states_to_load:
             loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
@@ -364,6 +371,8 @@ class LanguageModule(L.LightningModule):
         """
         self.reporter.check_last()
         pack_checkpoint(self, checkpoint)
+        if (self.hparams.get("lora") or {}).get("lora_dropout"):
+            checkpoint["lmrl"]["random_state"] = random_state(self.device)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""
@@ -372,6 +381,7 @@ class LanguageModule(L.LightningModule):
             begin_next_epoch(checkpoint)
         read_entry(self, checkpoint)
         restore_base(self, checkpoint)
+        self._random_state = checkpoint["lmrl"].get("random_state")
 
     def export(
         self,

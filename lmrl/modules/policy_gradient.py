@@ -303,7 +303,7 @@ class PolicyGradient(LanguageModule):
 
     def _steps_compute_otherwise(self) -> bool:
         """Return whether steps compute in mixed precision. Play uses the precision of the weights."""
-        return isinstance(self.trainer.precision_plugin, MixedPrecision)
+        return self._trainer is not None and isinstance(self.trainer.precision_plugin, MixedPrecision)
 
     # -- log-probabilities of a round's tokens ------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ _REQUEUED = 100
 """How often a cell may reach the end of its time; each time it resumes from its last checkpoint."""
 _JOBS = "jobs.json"
 _POLL = 1.0
+_UNLISTED = 600.0
+"""Seconds in which a job may be missing in SLURM's accounting because it is new."""
 
 
 def slurm_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +186,7 @@ class SlurmJobs:
         notes = read_json(path)
         lines = []
         for cell, job in zip(cells, jobs, strict=True):
-            notes[cell.name] = {"job": job.job_id, "recipe": cell.recipe}
+            notes[cell.name] = {"job": job.job_id, "recipe": cell.recipe, "at": time.time()}
             lines.append(f"{cell.name} is job {job.job_id}")
         write_json(notes, path)
         self._say(f"submitted: {', '.join(lines)}")
@@ -197,6 +199,10 @@ class SlurmJobs:
             return None
         job = self._submitit.SlurmJob(self._folder, str(note["job"]))
         if job.done(force_check=True):
+            return None
+        at = note.get("at")
+        is_new = isinstance(at, float) and time.time() - at < _UNLISTED
+        if job.state == "UNKNOWN" and not is_new:  # SLURM has forgotten it, so it is over
             return None
         if note.get("recipe") != cell.recipe:
             raise UserError(

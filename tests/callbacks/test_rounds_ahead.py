@@ -2,6 +2,8 @@
 
 import csv
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -260,3 +262,61 @@ def test_wrong_arguments() -> None:
         RolloutCollection(max_staleness=-1)
     with pytest.raises(UserError, match="workers must be at least 1, got 0"):
         RolloutCollection(workers=0)
+
+
+class Stopping(Callback):
+    """Presses Ctrl-C after a step."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == 3:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("forked")
+def test_an_interrupted_run_keeps_the_rounds_under_way_whatever_the_order_of_callbacks(
+    bc_run: str, tmp_path: Path
+) -> None:
+    playing = RolloutCollection(episodes=6, slots=2, max_staleness=1)
+    module = PPO(pretrained=bc_run, **FAST)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fit(module, rounds(batch_size=16), tmp_path, 12, [Stopping(), KeepLast()], playing=playing)
+    callbacks = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]
+    assert callbacks["RolloutCollection"]["ahead"]["weights"]
+
+
+OF_A_NOTEBOOK = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import lightning as L
+
+from lmrl.callbacks import RolloutCollection
+from lmrl.datamodules import OnlineDataModule
+from lmrl.envs import registry
+from lmrl.envs.maze.env import Maze
+from lmrl.modules import PPO
+
+
+class Mine(Maze):
+    pass
+
+
+game = replace(registry.task("maze_fo"), name="mine", env_id="lmrl/Mine-v0", entry_point="__main__:Mine")
+registry.register(game)
+quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+trainer = L.Trainer(
+    max_steps=2, logger=False, accelerator="cpu", limit_val_batches=0, default_root_dir=sys.argv[2],
+    callbacks=[RolloutCollection(episodes=4, slots=2, workers=1)], **quiet,
+)
+trainer.fit(PPO(pretrained=sys.argv[1]), OnlineDataModule("mine", batch_size=16, env={"max_steps": 3}))
+print("learned", trainer.global_step)
+"""
+
+
+@pytest.mark.slow
+def test_workers_know_the_tasks_of_a_notebook(bc_run: str, tmp_path: Path) -> None:
+    """A program without a file, which no other process can import."""
+    words = [sys.executable, "-c", OF_A_NOTEBOOK, bc_run, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout.endswith("learned 2\n"), ended.stderr

@@ -315,7 +315,11 @@ def test_a_signal_loses_no_finished_episode(
         return turn(self, action)
 
     monkeypatch.setattr(Maze, "turn", killed)
-    assert main(["data", "generate", "maze_fo", "--out", str(tmp_path / "maze.parquet")]) == code
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+    try:
+        assert main(["data", "generate", "maze_fo", "--out", str(tmp_path / "maze.parquet")]) == code
+    finally:
+        signal.signal(number, before)
     (kept,) = tmp_path.iterdir()
     assert kept.name == "maze.partial.parquet" and len(list(read_dataset(kept))) > 0
 

@@ -58,7 +58,8 @@ def test_records_are_few_files(records: Path) -> None:
 def test_runs_that_have_gone_on_since_they_were_evaluated_are_left_out(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmrl.evaluation.run_folder._is_outdated", lambda run: run == runs / "maze_fo" / "bc")
+    gone = runs / "maze_fo" / "bc" / "evaluation"
+    monkeypatch.setattr("lmrl.evaluation.run_folder.is_outdated", lambda evaluation: evaluation == gone)
     assert write_records(runs, tmp_path / "current") == ["maze_fo/data", "maze_fo/optimal", "maze_fo/bc seed 1"]
 
 

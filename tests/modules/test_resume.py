@@ -1,6 +1,7 @@
 """A run that was killed and goes on is the run that was never killed: the same weights, bit by bit; the same means."""
 
 import csv
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -124,6 +125,35 @@ def test_means_of_a_round_go_on_in_its_middle(bc_run: str, tmp_path: Path) -> No
     learn_rounds(tmp_path / "again", bc_run, ckpt_path=fourth, weights_only=True)
     first, second = means(tmp_path / "whole")
     assert means(tmp_path / "again") == [second] and first != second
+
+
+class Interrupted(PPO):
+    """Presses Ctrl-C when its critic is about to learn from a round of this number."""
+
+    at = 0
+
+    def process(self, rollout: Any) -> dict[str, float]:
+        if self.trainer.datamodule.round + 1 == self.at:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().process(rollout)
+
+
+def test_ctrl_c_while_a_round_is_prepared_waits_for_the_next_step(
+    bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(root: Path, **more: Any) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module = Interrupted(pretrained=bc_run, lr=1e-2, lr_schedule="constant")
+        fit(module, rounds(batches=3), root, STEPS, [KeepLast()], **more)
+        return saved(root)
+
+    whole = trained(tmp_path / "whole")
+    monkeypatch.setattr(Interrupted, "at", 3)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        trained(tmp_path / "again")
+    monkeypatch.setattr(Interrupted, "at", 0)
+    again = trained(tmp_path / "again", ckpt_path=tmp_path / "again" / "last.ckpt", weights_only=True)
+    assert_same(again, whole)
 
 
 def test_a_run_that_has_ended_plays_no_round(bc_run: str, tmp_path: Path) -> None:

@@ -76,12 +76,13 @@ def assert_same(root: Path, whole: Path) -> None:
     [
         (BC, {}, {}),
         pytest.param(BC, {"lora": LORA}, {}, marks=pytest.mark.nightly),
+        pytest.param(BC, {"lora": {**LORA, "lora_dropout": 0.2}}, {}, marks=pytest.mark.slow),
         pytest.param(ILQL, {"lora": LORA, "polyak": 0.5}, {}, marks=pytest.mark.slow),
         pytest.param(AWR, {}, {}, marks=pytest.mark.nightly),
         pytest.param(QSFT, {"bc_weight": 1.0, "polyak": 0.5}, {}, marks=pytest.mark.nightly),
         pytest.param(ReturnConditionedBC, {"bins": 3}, {}, marks=pytest.mark.nightly),
     ],
-    ids=["bc", "adapters", "ilql", "awr", "qsft", "return_conditioned"],
+    ids=["bc", "adapters", "dropout", "ilql", "awr", "qsft", "return_conditioned"],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     kind: type[LanguageModule], more: dict[str, Any], data: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path

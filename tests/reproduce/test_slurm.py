@@ -103,6 +103,17 @@ def test_cells_that_train_on_a_gpu_ask_for_one(queue: Path, place: Path, order: 
     assert jobs._executor.parameters["gpus_per_node"] == 4
 
 
+def test_a_job_that_slurm_has_forgotten_is_not_waited_for(queue: Path, place: Path, order: Make) -> None:
+    given = order("bc")
+    jobs = SlurmJobs(given, {"time": 5}, None, print, (sys.executable, "launcher.py"))
+    (cell,) = [cell for cell in plan(given) if cell.fit]
+    notes = given.runs / "slurm" / "jobs.json"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    for at, is_waited_for in ((time.time(), True), (time.time() - 3600, False)):
+        notes.write_text(json.dumps({cell.name: {"job": "99", "recipe": cell.recipe, "at": at}}))
+        assert (jobs._submitted(cell) is not None) is is_waited_for
+
+
 @pytest.mark.nightly
 def test_what_is_ready_together_is_an_array_after_what_it_starts_from(
     queue: Path, place: Path, order: Make, trained: Trained
