@@ -128,14 +128,15 @@ def test_means_of_a_round_go_on_in_its_middle(bc_run: str, tmp_path: Path) -> No
 
 
 class Interrupted(PPO):
-    """Presses Ctrl-C when its critic is about to learn from a round of this number."""
+    """Presses Ctrl-C when its critic has learned from a round of this number."""
 
     at = 0
 
     def process(self, rollout: Any) -> dict[str, float]:
+        metrics = super().process(rollout)
         if self.trainer.datamodule.round + 1 == self.at:  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGINT)
-        return super().process(rollout)
+        return metrics
 
 
 def test_ctrl_c_while_a_round_is_prepared_waits_for_the_next_step(
