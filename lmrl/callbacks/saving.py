@@ -196,7 +196,8 @@ class _SignalsBetweenSteps:
         # acts on SIGTERM only after a batch, which would be in the middle of the next step.
         again = self._waiting == signal.SIGINT
         # While held-out data is read, nothing could be saved, and while a round is prepared, only a half of it.
-        is_preparing = getattr(self._trainer.datamodule, "is_preparing", False)  # type: ignore[attr-defined]
+        data = getattr(self._trainer, "datamodule", None)
+        is_preparing = getattr(data, "is_preparing", False)
         can_be_saved = self._trainer.training and not is_preparing
         at_once = shared_work.is_under_way if self._together else can_be_saved
         if number == signal.SIGINT and (again or (at_once and is_between_steps(self._trainer))):
