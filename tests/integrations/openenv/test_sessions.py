@@ -117,11 +117,8 @@ def test_a_task_that_fails_is_an_answer_without_its_insides() -> None:
     assert said(game, type="reset", data={})["data"]["observation"]["text"] == "hello"
 
 
-class Alone(TextEnv):
+class Alone(Broken):
     """A task whose partner is gone."""
-
-    def begin(self, options: dict[str, Any]) -> Opening:
-        return Opening("hello", "one", {})
 
     def turn(self, action: str) -> Any:
         raise UserError("the endpoint is gone")
