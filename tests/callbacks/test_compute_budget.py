@@ -156,6 +156,14 @@ def test_what_else_reads_a_round_costs_more(bc_run: str, tmp_path: Path) -> None
     assert guided.round_cost().per_state == shared.per_state + heads
 
 
+def test_a_round_that_is_scored_again_in_mixed_precision_costs_a_reading_more(bc_run: str, tmp_path: Path) -> None:
+    plain = PPO(pretrained=bc_run, kl_weight=0.0, critic="shared")
+    mixed = PPO(pretrained=bc_run, kl_weight=0.0, critic="shared")
+    mixed.trainer = L.Trainer(accelerator="cpu", precision="bf16-mixed", logger=False, default_root_dir=tmp_path)
+    reading = trunk_cost(trunk_of(plain.model), learns=False).per_id
+    assert mixed.round_cost().per_id == plain.round_cost().per_id + reading
+
+
 def test_rounds_in_which_the_policy_waits_do_not_count_as_the_last_one(bc_run: str, tmp_path: Path) -> None:
     """Two rounds are played before the first step, so the mean of both is expected of the next one."""
     budget = ComputeBudget(1.0)

@@ -396,3 +396,14 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-5)
+
+
+def test_a_small_table_of_a_policy_in_mixed_precision_is_not_rounded() -> None:
+    """In bfloat16 a score of 16 is rounded by up to .06."""
+    torch.manual_seed(0)
+    hidden = 4 * torch.randn(STATES, WIDTH).bfloat16()
+    weight = 4 * torch.randn(50, WIDTH).bfloat16().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = linear_scores(hidden, weight, None)
+    assert isinstance(scores, Tensor)
+    torch.testing.assert_close(scores, hidden.float() @ weight.T, atol=1e-5, rtol=0)
