@@ -287,7 +287,7 @@ def expected(task: str, names: Sequence[str]) -> str:
         result = scores_of(task)[name]
         line = f"- `{name}`: normalised {scored(result)} as trained"
         if result.tuned is not None:
-            line += f", {number(result.tuned.normalized)} with temperature and beta chosen"
+            line += f", {number(result.tuned.normalized)} with chosen settings"
         runs = "one run" if len(result.seeds) == 1 else f"{len(result.seeds)} training seeds"
         measured = "of one core" if result.cpu_seconds else "by the clock"
         lines.append(f"{line}; {duration(result.cpu_seconds or result.seconds)} {measured} with evaluation, {runs}")
