@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from lmrl import __version__
 from lmrl.commands.libraries import explain_library, one_line_warnings
 from lmrl.commands.verb import NOTHING_TO_TRAIN, Verb, added_verbs
-from lmrl.errors import UserError, system_error, user_error_in
+from lmrl.errors import UserError, in_one_line, system_error, user_error_in
 
 __all__ = ["main", "verbs"]
 
@@ -113,22 +113,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_anywhere()
     try:
         with one_line_warnings():
-            return _dispatch(words)
+            code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return _interrupted()
-    except BrokenPipeError:  # whoever read the output has enough of it
+    except BrokenPipeError as error:
+        if not _output_is_unread():
+            print(f"error: {in_one_line(error)}", file=sys.stderr)
+            return 2
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as end:  # --help of the parsers; Lightning, which tidies up after Ctrl-C and then exits with 1
         if isinstance(end.__context__, KeyboardInterrupt):
             return _interrupted()
-        return end.code if isinstance(end.code, int) else 0
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)  # as Python does
+        return 1
     except Exception as error:
         told = user_error_in(error) or explain_library(error) or system_error(error)
         if told is None or os.environ.get("LMRL_DEBUG") == "1":
             raise
         print(f"error: {' '.join(str(told).split())}", file=sys.stderr)
         return 2
+
+
+def _output_is_unread() -> bool:
+    """Return whether whoever read the output has enough of it: what was printed cannot be written."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 _PLAIN_CHARACTERS = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"}

@@ -112,8 +112,8 @@ for kind in (BC, AdvantageWeightedBC):
     )
 
 # %% [markdown]
-# Data, network and number of steps are the same, so the weights (and V on the shared layers) make the difference. The interval is over episodes of
-# these two runs. It does not say how other training seeds would differ.
+# Data, network and number of steps are the same, so the weights (and V on the shared layers) make the difference. The
+# interval is over episodes of these two runs. It does not say how other training seeds would differ.
 
 # %%
 gain = bootstrap_difference(returns["advantage_weighted_bc"], returns["bc"])
@@ -131,8 +131,8 @@ axis.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The command line takes any class that can be imported (`docs/guide/add_algorithm.md`). If you keep a loss, put its mathematics into a function of
-# tensors, and test that function with numbers worked out by hand.
+# The command line takes any class that can be imported (`docs/guide/add_algorithm.md`). If you keep a loss, put its
+# mathematics into a function of tensors, and test that function with numbers worked out by hand.
 
 # %% [markdown]
 # ## Change something

@@ -9,8 +9,8 @@
 # [![Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/lmrl/lmrl/blob/main/notebooks/6_compare_two_algorithms.ipynb)
 #
 # Which of two algorithms is better, and how sure can one be? This notebook reads the records in `results/cpu` and
-# trains nothing: up to three training seeds of twelve algorithms on `maze_fo`, with 275 episodes each. Scores vary for two
-# reasons, the episodes and the training seed. Each has its own interval, and the two must not be mixed.
+# trains nothing: up to three training seeds of twelve algorithms on `maze_fo`, with 275 episodes each. Scores vary for
+# two reasons, the episodes and the training seed. Each has its own interval, and the two must not be mixed.
 
 # %%
 # In Colab, remove the first # of each line and run this cell. It installs lmrl and enters the folder of the records.

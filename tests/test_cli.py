@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -128,6 +129,38 @@ def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr("sys.stdin", Impatient())
     assert main(["play", "maze_fo"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def _run_as_main(monkeypatch: pytest.MonkeyPatch, ending: BaseException) -> int:
+    def end(words: list[str]) -> int:
+        raise ending
+
+    monkeypatch.setattr("lmrl.cli._dispatch", end)
+    return main([])
+
+
+def test_an_exit_with_a_message_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run_as_main(monkeypatch, SystemExit("no data")) == 1
+    assert capsys.readouterr().err == "no data\n"
+
+
+def test_a_pipe_that_breaks_elsewhere_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run_as_main(monkeypatch, BrokenPipeError(32, "the logger is gone")) == 2
+    assert "the logger is gone" in capsys.readouterr().err
+
+
+def test_an_output_that_nobody_reads_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "lmrl", "--version"], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_without_standard_input_there_is_nothing_to_read(

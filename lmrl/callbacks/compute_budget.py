@@ -52,6 +52,9 @@ class ComputeBudget(Callback):
             check_range("(0, 1)", save_at=share)
         self.budget = tflop * _TERA
         self.save_at = sorted(save_at)
+        self._begin()
+
+    def _begin(self) -> None:
         #: Operations so far.
         self.spent = 0.0
         self._spent_at_last_step = 0.0  # a round since then counts for the next step
@@ -69,6 +72,8 @@ class ComputeBudget(Callback):
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Become the first callback: a checkpoint that another one writes after a step then counts that step."""
+        if stage == "fit" and trainer.global_step == 0:
+            self._begin()  # the same object may have been used for another run
         self._trainer = trainer
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         others = [callback for callback in callbacks if callback is not self]

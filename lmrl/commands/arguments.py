@@ -6,6 +6,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, get_type_hints
 
@@ -205,6 +206,9 @@ def call(function: Function, argv: Sequence[str], prog: str) -> int:
     except ArgumentError as error:
         raise UserError(f"{explain(str(error), parser)} (see: {prog} --help)") from error
     parameters = inspect.signature(function).parameters.values()
+    for name, value in known.items():
+        if isinstance(value, list) and value and not _words(value):  # a variable of the shell that is not set
+            raise UserError(f"{name} must name something, got {value[0]!r} (see: {prog} --help)")
     positional = [_words(known[p.name]) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     options = {p.name: _words(known[p.name]) for p in parameters if p.kind is p.KEYWORD_ONLY}
     return function(*positional, **options) or 0
@@ -252,7 +256,8 @@ def _words(value: Any) -> Any:
         return value
     words: list[str] = []
     for item in value:
-        parts = [item] if "=" in item else item.split(",")
+        is_whole = "=" in item or Path(item).exists()  # a setting, or a file whose name has a comma
+        parts = [item] if is_whole else item.split(",")
         words += filter(None, parts)
     return words
 

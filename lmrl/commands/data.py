@@ -2,13 +2,15 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from lmrl.commands.arguments import partner_argument
 from lmrl.data import dataset_stats, generate, import_official, join_shards, stats_table, verify
 from lmrl.data.floor import entropy_floor
+from lmrl.envs.base import TextEnv
 from lmrl.envs.checker import tried_laws
 from lmrl.envs.outside import named_task
 from lmrl.envs.registry import DIALOGUES
@@ -64,7 +66,7 @@ def generate_command(
         overwrite: take the place of a file with other settings (the same dataset is always recorded again).
         resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any.
     """
-    if chat and partner is None:
+    if chat and not (partner or "").startswith("chat:"):
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
     settings = named_values(vllm, "vllm")
     player, second = (_at_server(name, settings) for name in (behaviour, partner))
@@ -178,6 +180,21 @@ def _print_json(record: dict[str, object]) -> None:
     print(json.dumps(record, indent=2))
 
 
+def _check_arguments(make_env: Callable[[], TextEnv], seed: int) -> None:
+    """Begin an episode: a mistake in the arguments breaks no law.
+
+    Raises:
+        UserError: an argument is unknown, or its value is.
+    """
+    try:
+        with closing(make_env()) as env:
+            env.reset(seed=seed)
+    except UserError:
+        raise
+    except Exception:  # breaks a law, which says so
+        return
+
+
 def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[str] | None = None) -> int:
     """Test an environment; exit code 1 if it breaks a law.
 
@@ -193,7 +210,7 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
     check_range("[0, inf)", seed=seed)
     row = named_task(task)
     make_env = environment(row.name, env_arguments(env))
-    make_env().reset(seed=seed)  # a mistake in the arguments breaks no law
+    _check_arguments(make_env, seed)
     whole = True
     for law, broken in tried_laws(make_env, texts, seed, row.last_texts):
         whole = whole and broken is None

@@ -17,6 +17,7 @@ from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError, check_range, counted, terminated_by_exception
 from lmrl.evaluation.evaluate import RayWorkers, default_episodes
 from lmrl.evaluation.loading import PolicySpec
+from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.run_folder import record_evaluation
 from lmrl.evaluation.scores import ALIKE, settings_told
 from lmrl.evaluation.tuning import CHOSEN, tuned_settings
@@ -118,6 +119,7 @@ def evaluate_command(
             "slots": slots,
             "ray": ray,
             "workers": workers,
+            "resume": resume,
             "rerank": rerank,
             "selection": selection,
             "compile": compile,
@@ -131,13 +133,16 @@ def evaluate_command(
         check_range("[0, inf)", seed=seed)
         decoding = _set(sampling)
         named_settings = _told(decoding, selection)
+        if out is None:
+            out = spec.default_folder(f"recorded_{named_settings}" if named_settings else "recorded")
+            _check_holds(out, "file", str(file))
         commands.evaluate_file(
             file,
             spec,
             behaviour=behaviour,
             episodes=episodes,
             seed=seed,
-            out=out or spec.default_folder(f"recorded_{named_settings}" if named_settings else "recorded"),
+            out=out,
             settings=decoding,
             device=device or "cpu",
             allow_other_task=allow_other_task,
@@ -156,8 +161,11 @@ def evaluate_command(
     if ray is not None and spec.kind in ("human", "chat"):
         raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
     on_gpu = device is not None and device.startswith("cuda")
+    if out is None:
+        out = spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
+        if spec.kind in ("chat", "vllm"):  # several servers and folders can have a model of one name
+            _check_holds(out, "policy", spec.name)
     loaded = load()
-    out = out or spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
     human = spec.kind == "human"
     if episodes is None:
         if spec.kind == "chat":
@@ -244,6 +252,17 @@ def _bar(task: str, episodes: int, disable: bool) -> Iterator[_Counts]:
     lines = LogLines(console, quiet=disable)
     with Progress(*columns, console=console, transient=True, disable=disable) as bar:
         yield _Counts(bar, lines, task, episodes)
+
+
+def _check_holds(folder: Path, key: str, value: str) -> None:
+    """Refuse a default folder that holds the evaluation of another policy or file.
+
+    Raises:
+        UserError: it does; the message names that one.
+    """
+    before = read_json(folder / "scores.json").get(key)
+    if before not in (None, value):
+        raise UserError(f"{folder} holds the evaluation of {before}: name another folder with --out")
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:

@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.callbacks import ComputeBudget, InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, resolve_pretrained, steps_of, unreadable
-from lmrl.checkpoints.run_files import files_of_run
+from lmrl.checkpoints.run_files import has_run
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
@@ -339,7 +339,7 @@ def _check_first(argv: Sequence[str]) -> None:
 
 
 def _with_checkpoint(argv: Sequence[str]) -> list[str]:
-    """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a last checkpoint.
+    """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a checkpoint: the last, or else the best.
 
     A run that was killed before its first checkpoint is moved away, since a cluster starts the same command again and
     cannot choose.
@@ -354,11 +354,13 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
         raise UserError("--resume goes on from the run's last.ckpt: leave out --ckpt_path and --overwrite")
     folder = Path(value_at(configuration(words), "trainer.default_root_dir") or ".")
     last = folder / "last.ckpt"
-    if is_checkpoint(last):
-        return [*words, f"--ckpt_path={last}"]
+    # A run that was killed after its first evaluation may have a best checkpoint alone.
+    for checkpoint in (last, folder / "best.ckpt"):
+        if is_checkpoint(checkpoint):
+            return [*words, f"--ckpt_path={checkpoint}"]
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(f"note: there is no {last} to resume from: a new run begins", file=sys.stderr)
-    if files_of_run(folder) == ["metrics.csv"]:
+    if has_run(folder):
         return [*words, "--overwrite"]
     return words
 
@@ -407,6 +409,8 @@ def _check_same_settings(folder: Path, config: Any) -> None:
     ):
         old = value_at(before, name)
         new = config.get(name)
+        if new is True:  # any seed, which the run has drawn
+            continue
         if (default if old is None else old) != (default if new is None else new):
             raise UserError(
                 f"{folder} began with {name} {old}, not {new}: resume it as it was (--config {file} --resume), or "

@@ -149,6 +149,8 @@ def report_command(
         records: add finished cells to this folder of records first, and report on all that are there.
     """
     if records is not None:
+        if not runs.is_dir():
+            raise UserError(f"{runs} is no folder of runs: nothing can be added to {records}")
         write_records(runs, records)
     page = write_report(runs if records is None else records, out, tasks, algorithms)
     for task in tasks or registry.tasks():

@@ -234,6 +234,15 @@ def _kept_before(path: Path, metadata: Mapping[str, Any]) -> int:
     return count - count % _CHUNK
 
 
+def _count_same(partial: Path, metadata: Mapping[str, Any]) -> int:
+    """Return how many episodes an earlier try of the same recording has kept."""
+    try:
+        is_same = not differences(read_metadata(partial), metadata)
+        return sum(1 for _ in read_episodes(partial)) if is_same else 0
+    except (UserError, OSError):  # there is none, or a damaged one
+        return 0
+
+
 def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any], before: int) -> None:
     """Write a file under its name when it is complete, and what there is under another if the play breaks off.
 
@@ -254,7 +263,7 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any], b
                 count = write_episodes(own, finished, metadata)
                 if finished.error is None:
                     own.replace(path)
-                elif count > before:  # else the interrupted recording has kept more
+                elif count > max(before, _count_same(kept, metadata)):  # else an earlier try has kept more
                     own.replace(kept)
         finally:
             own.unlink(missing_ok=True)

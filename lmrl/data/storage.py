@@ -128,7 +128,9 @@ def check_place(
     for source in inputs:
         if os.path.realpath(source) == os.path.realpath(path):
             raise UserError(f"{path} is the file from which the dataset is made; name another one")
-    if overwrite or not path.is_file():
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is there, and no file; name another one")
+    if overwrite or not path.exists():
         return
     way_out = "name another file, or replace it (--overwrite)"
     try:

@@ -1,5 +1,6 @@
 """The replay buffer: segments of many episodes as flat vectors, on disk beyond a size, saved with the checkpoint."""
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,13 +72,23 @@ class Column:
         kept = None if self.on_disk else self._room[: self._used]
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._room = np.empty(0, self._dtype)  # closes the old map
-        with self._file.open("wb" if kept is not None else "r+b") as file:
+        with self._file.open("w+b" if kept is not None else "r+b") as file:
             file.truncate(size * self._dtype.itemsize)
-            if hasattr(os, "posix_fallocate"):  # on a full disk an error now, instead of a crash when it is written to
-                os.posix_fallocate(file.fileno(), 0, size * self._dtype.itemsize)
+            _allocate(file.fileno(), size * self._dtype.itemsize)
         self._room = np.memmap(self._file, self._dtype, "r+", shape=(size,))
         if kept is not None:
             self._room[: self._used] = kept
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Allocate a file on the disk: if that is full, an error now, instead of a crash when the file is written to."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # file systems that cannot do it
+            raise
 
 
 # What follows a segment: nothing, the next segment, or a context of its own.

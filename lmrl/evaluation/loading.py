@@ -201,6 +201,8 @@ class PolicySpec:
                 folder = path
             else:
                 folder = runs / path.resolve().name
+                if any(folder.glob("*.ckpt")):
+                    folder = runs / f"exported-{folder.name}"  # a run's folder must stay its own
         elif self.kind == "zoo":
             folder = runs / f"zoo-{path.name}"
         elif self.kind == "vllm":

@@ -18,6 +18,7 @@ A run lives in ``runs/<task>/<name>``::
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +79,8 @@ def check_evaluation_folder(directory: Path | str) -> None:
         UserError: the folder holds something else; the message names it.
     """
     directory = Path(directory)
+    if Path.cwd().is_relative_to(os.path.realpath(directory)):
+        raise UserError(f"{directory} is the working directory or holds it: name a folder below for the evaluation")
     scores = directory / "scores.json"
     # Without scores of ours, only a rest of an interrupted evaluation may be replaced.
     has_scores = scores.is_file() and {"task", "episodes", "return_mean"} <= read_json(scores).keys()
@@ -244,7 +247,10 @@ def record_evaluation(
     partial = Path(directory) / _PARTIAL
     if resume and partial.is_file():
         _check_same(partial, read_metadata(partial), facts)
-        for episode in read_episodes(partial):
+        before = list(read_episodes(partial))
+        if len(before) > episodes:
+            raise UserError(f"{partial} holds {len(before)} episodes, more than {episodes}: begin anew without resume")
+        for episode in before:
             note(episode)
     elif resume:
         # A cluster starts a job again without looking whether it was interrupted.
@@ -327,6 +333,8 @@ def _keep(finished: Sequence[Episode], planned: int, directory: Path, facts: Map
     if not writable:
         return ""
     partial = directory / _PARTIAL
+    if _count_same(partial, facts) > len(writable):
+        return f"the episodes in {partial}, which an earlier try has finished, are still there"
     # The disk may be full. The user needs to know the first failure, not this one.
     try:
         write_episodes(partial, writable, facts)
@@ -338,6 +346,15 @@ def _keep(finished: Sequence[Episode], planned: int, directory: Path, facts: Map
         scores |= {"planned": planned, "warnings": [warning, *scores["warnings"]]}
         write_json(scores, directory / _PARTIAL_SCORES)
     return f"{len(writable)} of {planned} episodes are finished and kept in {partial}"
+
+
+def _count_same(partial: Path, facts: Mapping[str, Any]) -> int:
+    """Return how many episodes an earlier try of the same evaluation has kept."""
+    try:
+        _check_same(partial, read_metadata(partial), facts)
+        return sum(1 for _ in read_episodes(partial))
+    except (UserError, OSError):  # there is none, or one of another evaluation
+        return 0
 
 
 def _is_writable(episode: Episode) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -192,6 +193,16 @@ class SlurmJobs:
         self._say(f"submitted: {', '.join(lines)}")
         return jobs
 
+    @staticmethod
+    def _check_accounting(job: str, cell: Cell) -> None:
+        """Make sure that SLURM knows about jobs: without its accounting they all seem to be over.
+
+        Raises:
+            UserError: sacct does not answer.
+        """
+        if subprocess.run(["sacct", "-n", "-j", job], capture_output=True).returncode != 0:
+            raise UserError(f"sacct does not answer, so job {job} of {cell.name} may still run: try again later")
+
     def _submitted(self, cell: Cell) -> Any:
         """Return the job of an earlier command that is still queued or running; None if there is none."""
         note = read_json(self._folder / _JOBS).get(cell.name)
@@ -202,8 +213,9 @@ class SlurmJobs:
             return None
         at = note.get("at")
         is_new = isinstance(at, float) and time.time() - at < _UNLISTED
-        if job.state == "UNKNOWN" and not is_new:  # SLURM has forgotten it, so it is over
-            return None
+        if job.state == "UNKNOWN" and not is_new:
+            self._check_accounting(job.job_id, cell)
+            return None  # SLURM has forgotten it, so it is over
         if note.get("recipe") != cell.recipe:
             raise UserError(
                 f"job {job.job_id} works on {cell.name} with other settings: wait until it ends, or "

@@ -296,12 +296,16 @@ def named_values(words: Sequence[str] | None, option: str) -> dict[str, Any]:
     """``["opponent=random", "max_moves=10"]`` as a mapping; values are read as YAML.
 
     Raises:
-        UserError: a word that is not ``name=value``; it names the option.
+        UserError: a word that is not ``name=value``, or whose value is not YAML; it names the option.
     """
     for word in words or ():
         name, equals, _ = word.partition("=")
         if not equals or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{option} takes arguments as name=value, got {word!r}")
+        try:
+            OmegaConf.to_container(OmegaConf.from_dotlist([word]), resolve=True)
+        except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+            raise UserError(f"{option}: {word:.60} cannot be read: {in_one_line(error)}") from error
     return _plain(OmegaConf.from_dotlist(list(words or ())))
 
 

@@ -190,7 +190,15 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
     file.parent.mkdir(parents=True, exist_ok=True)
     # The file holds a command line, so only its owner may read it. Where nothing can be written, `touch` fails with the
     # reason, whereas filelock would report that another process holds the lock.
-    file.touch(mode=0o600)
+    try:
+        file.touch(mode=0o600)
+    except PermissionError as error:
+        if not file.exists():
+            raise
+        raise UserError(
+            f"the {what} {os.fspath(folder)} is in use by another user, or a command of theirs was killed: wait until "
+            f"it ends, or remove {file}"
+        ) from error
     lock = FileLock(file)
     try:
         lock.acquire(timeout=wait)

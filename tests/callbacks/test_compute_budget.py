@@ -78,6 +78,16 @@ def test_an_offline_run_ends_at_the_last_step_that_fits(
     assert budget.spent + 2 * sum(noting.costs[-accumulated:]) > tflop * 1e12
 
 
+def test_a_budget_and_rounds_can_be_used_for_one_run_after_another(bc_run: str, tmp_path: Path) -> None:
+    budget = ComputeBudget(1.0)
+    data = rounds()
+    spent = []
+    for name in ("first", "second"):
+        fit(GRPO(pretrained=bc_run, kl_weight=0.0, **SETTINGS), data, tmp_path / name, 6, [budget], Rounds())
+        spent.append(budget.spent)
+    assert spent[0] == spent[1] > 0.0
+
+
 def test_rounds_count_and_a_resumed_run_goes_on(bc_run: str, tmp_path: Path) -> None:
     noting = Steps()
     playing = Rounds()

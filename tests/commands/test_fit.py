@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,30 @@ def test_resume_goes_on_where_there_is_a_checkpoint(short: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith("nothing was left to train: 4 steps are done")
     assert main([*words, "--overwrite"]) == 2
     assert "leave out --ckpt_path and --overwrite" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_before_its_first_last_checkpoint_resumes_from_its_best(
+    short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "--config", "short.yaml", "--resume"]
+    run = short / "runs" / "maze_fo" / "bc"
+    assert main([*words, "--trainer.max_steps=2"]) == 0
+    (run / "last.ckpt").unlink()
+    shutil.rmtree(run / "last")
+    capsys.readouterr()
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "the run goes on at step 2" in said.err and "trained 4 steps" in said.out
+    for left in ("last.ckpt", "best.ckpt"):  # what a kill within the first evaluation leaves
+        (run / left).unlink()
+    assert main(words) == 0
+    assert (run.parent / ".earlier" / "bc-1" / "best").is_dir()
+
+
+def test_a_run_with_any_seed_resumes(short: Path) -> None:
+    words = ["fit", "--config", "short.yaml", "--seed_everything=true", "--resume"]
+    assert main([*words, "--trainer.max_steps=2"]) == 0
+    assert main(words) == 0
 
 
 def test_resume_begins_anew_where_a_run_was_killed_before_its_first_checkpoint(

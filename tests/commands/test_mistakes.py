@@ -91,6 +91,17 @@ MISTAKES = [
     ("play openenv:http://127.0.0.1:1", "no server at ws://127.0.0.1:1/ws"),
     ("reproduce maze_fo --algorithms dpo", "known: configs/maze_fo/archer.yaml"),
     ("evaluate maze_fo --policy random --ray head --out x", "ray must be local, auto or HOST:PORT, got 'head'"),
+    ("evaluate maze_fo --policy random --env layout=[ --out x", "env: layout=[ cannot be read: "),
+    ("evaluate maze_fo --policy random --episodes 2 --out .", "is the working directory or holds it"),
+    ("evaluate maze.parquet --policy bc.ckpt --resume", "maze.parquet is read and not played: leave out resume"),
+    ("plot ''", "runs must name something, got ''"),
+    ("data join '' --out x.parquet", "files must name something, got ''"),
+    ("data generate maze_fo --size 3 --out folder.parquet", "folder.parquet is there, and no file"),
+    (
+        "data generate twenty_questions --size 3 --partner vllm:http://x#m --vllm timeout=9 --chat timeout=9",
+        "chat sets a chat partner: --partner chat:MODEL is missing",
+    ),
+    ("report --runs nowhere --records records", "nowhere is no folder of runs"),
 ]
 
 
@@ -127,6 +138,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).write_text(text)
     (root / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (root / "folder").mkdir()
+    (root / "folder.parquet").mkdir()
     (root / "bc.ckpt").write_bytes(_checkpoint(root / "made"))
     (root / "runs" / "maze_fo" / "bc").mkdir(parents=True)
     (root / "runs" / "maze_fo" / "bc" / "last.ckpt").write_bytes((root / "bc.ckpt").read_bytes())

@@ -283,7 +283,11 @@ def test_an_evaluation_goes_on_after_ctrl_c(tmp_path: Path, capsys: pytest.Captu
     note = f"note: {len(kept)} of 9 episodes are finished and kept in {partial}; the same command with --resume goes on"
     assert note in stopped.stderr and stopped.stderr.endswith("interrupted\n")
 
+    again = interrupted([*words, "--out", str(tmp_path / "e")], rounds=9)
+    assert again.returncode == 130 and list(read_episodes(partial)) == kept, "a shorter try replaces no longer one"
     resumed = [*words, "--out", str(tmp_path / "e"), "--resume"]
+    assert main([*resumed, "--episodes", "1"]) == 2
+    assert f"holds {len(kept)} episodes, more than 1" in capsys.readouterr().err
     assert main([*resumed, "--seed", "1"]) == 2
     assert "was played with another seed (0, now 1): resume it as it was" in capsys.readouterr().err
     assert main(resumed) == 0

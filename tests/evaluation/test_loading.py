@@ -219,6 +219,17 @@ def test_where_results_go_if_nobody_says(name: str, settings: str, folder: str, 
     assert PolicySpec.parse(name, "maze_fo").default_folder(settings) == Path(folder)
 
 
+def test_policies_with_one_name_do_not_share_a_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_module(runs / "bc").export(Path("policies") / "bc")
+    exported = PolicySpec.parse("policies/bc", "maze_fo")
+    assert exported.default_folder() == Path("runs/maze_fo/exported-bc/evaluation")
+    played = Path("runs/maze_fo/qwen/evaluation")
+    played.mkdir(parents=True)
+    (played / "scores.json").write_text('{"policy": "chat:other/qwen"}')
+    assert main(["evaluate", "maze_fo", "--policy", "local:policies/qwen"]) == 2
+    assert "name another folder with --out" in capsys.readouterr().err
+
+
 def test_other_settings_do_not_replace_the_results_of_a_run(runs: Path) -> None:
     words = ["evaluate", "--policy", str(runs / "bc"), "--episodes", "6", "--temperature", "0", "--device", "cpu"]
     assert main([*words, "--env", "layout=umaze", "max_steps=2"]) == 0

@@ -113,6 +113,10 @@ def test_a_job_that_slurm_has_forgotten_is_not_waited_for(queue: Path, place: Pa
         notes.write_text(json.dumps({cell.name: {"job": "99", "recipe": cell.recipe, "at": at}}))
         assert (jobs._submitted(cell) is not None) is is_waited_for
 
+    (place / "bin" / "sacct").write_text("#!/bin/bash\nexit 1\n")  # its accounting is down
+    with pytest.raises(UserError, match=r"sacct does not answer, so job 99 of \S+ may still run"):
+        jobs._submitted(cell)
+
 
 @pytest.mark.nightly
 def test_what_is_ready_together_is_an_array_after_what_it_starts_from(
