@@ -6,6 +6,7 @@ that ``lmrl --help`` and the verbs that need no model answer without loading tor
 
 import codecs
 import os
+import select
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -127,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # --help of the parsers; Lightning, which tidies up after Ctrl-C and then exits with 1
         if isinstance(end.__context__, KeyboardInterrupt):
             return _interrupted()
+        if isinstance(end.__context__, BrokenPipeError):  # rich exits where nobody reads its tables
+            return 0
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)  # as Python does
@@ -140,12 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _output_is_unread() -> bool:
-    """Return whether whoever read the output has enough of it: what was printed cannot be written."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+    """Return whether whoever read the output has enough of it, and its pipe is the one that broke."""
+    if not hasattr(select, "poll"):  # Windows
         return True
-    return False
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(state & select.POLLERR for _, state in output.poll(0))
 
 
 _PLAIN_CHARACTERS = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"}

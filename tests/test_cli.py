@@ -147,17 +147,19 @@ def test_an_exit_with_a_message_is_a_failure(
 
 
 def test_a_pipe_that_breaks_elsewhere_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("sys.stdout", sys.__stdout__)
     assert _run_as_main(monkeypatch, BrokenPipeError(32, "the logger is gone")) == 2
-    assert "the logger is gone" in capsys.readouterr().err
+    assert "the logger is gone" in capfd.readouterr().err
 
 
-def test_an_output_that_nobody_reads_is_no_failure() -> None:
+@pytest.mark.parametrize("words", ["--version", "zoo list"])
+def test_an_output_that_nobody_reads_is_no_failure(words: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
-        [sys.executable, "-m", "lmrl", "--version"], stdout=writing, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "lmrl", *words.split()], stdout=writing, stderr=subprocess.PIPE, text=True
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, "")
