@@ -101,8 +101,8 @@ def grpo_loss(
     Args:
         now: of the policy that is being trained.
         old: from the time of sampling.
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
         kl_weight: of the KL penalty; 0 where it is part of the rewards; None: there is none, and it is not computed.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.

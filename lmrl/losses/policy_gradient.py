@@ -204,8 +204,8 @@ def is_beyond_clip(ratio: Array, advantage: Array, clip: float, clip_high: float
     Args:
         ratio: (N,) of the present policy to the one that sampled.
         advantage: (N,).
-        clip: how far below 1 the range reaches.
-        clip_high: how far above 1, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
 
     Returns:
         Two (N,) of bool: below the range with an advantage below 0, and above the range with one above 0.
@@ -312,8 +312,8 @@ def clipped_policy_loss(
         now: of the policy that is being trained.
         old_logprob: (N,) from the time of sampling.
         advantage: (N,).
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number (Yu et al. 2025, DAPO).
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip` (Yu et al. 2025, DAPO).
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: the ratio is that of the whole action; None: of the token.
         importance: (N,) c, see `importance_weights`, constant while a round is learned from; None: 1.
@@ -379,8 +379,8 @@ def truncated_policy_loss(
         old_logprob: (N,) under the policy ``mu`` that sampled.
         advantage: (N,).
         cap: the largest weight.
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: weights are those of whole actions; None: of tokens.
 
@@ -493,11 +493,11 @@ def ppo_loss(
         now: of the policy that is being trained.
         value: (N,) its V; None: the critic learns elsewhere, and there is no value loss.
         old: from the time of sampling.
-        clip: how far the ratio may pay to move from 1.
-        value_clip: the same for V and its old value; None does not clip.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        value_clip: clipping range of V around its value at collection time; None does not clip.
         value_weight: weight of the value loss.
         entropy_weight: weight of the entropy bonus; 0 as published.
-        clip_high: see `clipped_policy_loss`.
+        clip_high: upper clipping range; None: equal to `clip`.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions, and V is that of the
             state in which an action begins; None: ratios and values of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.

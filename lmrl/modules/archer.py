@@ -62,7 +62,7 @@ class ArCHer(ActorCritic):
                 gradient of actions that were sampled in rounds.
             temperature: of ``awr``: how much better an action must be to count e times as much.
             max_weight: of ``awr``: the most that an action counts.
-            clip: of ``pg``: how far the ratio of new to old probability of an action may pay to move from 1.
+            clip: of ``pg``: clipping range epsilon: ratios of whole actions are clipped to [1 - clip, 1 + clip].
             critic_only_steps: optimizer steps at the beginning in which the actor does not learn.
             **shared: arguments of `ActorCritic`.
 

@@ -160,8 +160,8 @@ class PolicyGradient(LanguageModule):
         """Build the policy, which the algorithm starts from.
 
         Args:
-            clip: how far the ratio of new to old probability may pay to move from 1.
-            clip_high: the same upwards, if that is another number.
+            clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+            clip_high: upper clipping range; None: equal to `clip`.
             entropy_weight: weight of an entropy bonus; 0 as published.
             kl_weight: KL penalty coefficient, per action token.
             kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.

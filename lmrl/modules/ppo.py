@@ -176,7 +176,7 @@ class PPO(PolicyGradient):
             critic_lr: learning rate of a detached or own critic.
             critic_passes: passes of a detached or own critic over a round; 0: V is the running mean by turn.
             critic_warmup_rounds: rounds before the policy learns, to which only such a critic is fitted.
-            value_clip: of the shared critic: how far V may pay to move from its old value; None does not clip.
+            value_clip: of the shared critic: clipping range of V around its value at collection time; None does not clip.
             value_weight: of the shared critic: weight of the value loss.
             head_bias: of the shared critic: V everywhere at the start; near the data's typical return.
             loss_agg_mode: what the loss is a mean over; None: steps, ``token-mean`` or ``turn-mean``.
