@@ -29,9 +29,9 @@ class Turns(NamedTuple):
     turn: Tensor
     """(N,) which action each token belongs to."""
 
-    def sum(self, numbers: Tensor) -> Tensor:
-        """(T,) sums over the tokens of each action of (N,) numbers."""
-        return numbers.new_zeros(len(self.last)).index_add(0, self.turn, numbers)
+    def sum(self, values: Tensor) -> Tensor:
+        """(T,) sums over the tokens of each action of (N,) values."""
+        return values.new_zeros(len(self.last)).index_add(0, self.turn, values)
 
 
 class TurnValues(NamedTuple):

@@ -10,8 +10,8 @@ from lmrl.errors import UserError, check_range, unknown
 from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
+    GRPOColumns,
     PolicyLoss,
-    Sampled,
     Scores,
     group_advantages,
     group_spreads,
@@ -86,7 +86,7 @@ class GRPO(PolicyGradient):
         self.ref_model = frozen_copy(self.model)
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
-        """Set the columns of `lmrl.losses.Sampled`."""
+        """Set the columns of `lmrl.losses.GRPOColumns`."""
         # The KL penalty is part of the rewards or of the loss.
         kl_weight = float(self.kl_weight) if self.use_kl_in_reward else 0.0
         turn_rewards = []
@@ -175,7 +175,7 @@ class GRPO(PolicyGradient):
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
             now,
-            Sampled(**batch.columns),
+            GRPOColumns(**batch.columns),
             kl_weight=kl_weight,
             turn_end=turn_end,
             importance_cap=self.importance_cap_of_steps,

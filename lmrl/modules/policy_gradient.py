@@ -257,7 +257,7 @@ class PolicyGradient(LanguageModule):
         kl_mean = float(kl.mean()) if len(kl) else 0.0
         kl_weight = float(self.kl_weight)
         if not self._is_warming_up():
-            self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
+            self.kl_weight.fill_(self.kl_controller.updated(kl_weight, kl_mean, len(rollout)))
         if not self.use_kl_in_reward:
             kl_weight = float(self.kl_weight)
 
