@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses.token_scores import Scores
 
 __all__ = [
@@ -156,8 +156,7 @@ def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArr
     Raises:
         UserError: for another mode.
     """
-    if loss_agg_mode not in LOSS_AGG_MODES:
-        raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
+    check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
     lengths_by_episode = [np.asarray(lengths, dtype=np.int64) for lengths in turn_lengths]
     turn_tokens = np.concatenate([*lengths_by_episode, np.zeros(0, dtype=np.int64)])  # (turns,)
     episode_tokens = np.asarray([lengths.sum() for lengths in lengths_by_episode], dtype=np.int64)  # (episodes,)

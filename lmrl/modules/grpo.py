@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
@@ -70,12 +70,9 @@ class GRPO(PolicyGradient):
             UserError: for an unknown name, a number outside of its range, and as `PolicyGradient`.
         """
         check_range("[0, 1]", gamma=gamma)
-        if advantage not in ADVANTAGES:
-            raise unknown("advantage", advantage, ADVANTAGES)
-        if importance_sampling_level not in RATIOS:
-            raise unknown("importance_sampling_level", importance_sampling_level, RATIOS)
-        if kl_loss_type not in KL_ESTIMATORS:
-            raise unknown("kl_loss_type", kl_loss_type, KL_ESTIMATORS)
+        check_choice(ADVANTAGES, advantage=advantage)
+        check_choice(RATIOS, importance_sampling_level=importance_sampling_level)
+        check_choice(KL_ESTIMATORS, kl_loss_type=kl_loss_type)
         super().__init__(**shared)
         self.loss_arguments |= {"kl_loss_type": kl_loss_type}
         self.advantage = advantage

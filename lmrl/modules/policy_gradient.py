@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
     LOSS_AGG_MODES,
     KLController,
@@ -182,8 +182,7 @@ class PolicyGradient(LanguageModule):
             )
         check_range("[0, inf)", clip=clip, clip_high=clip_high)
         check_range("[0, inf)", kl_weight=kl_weight, entropy_weight=entropy_weight, bc_weight=bc_weight)
-        if loss_agg_mode not in LOSS_AGG_MODES:
-            raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
+        check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
         super().__init__(**shared)
         self.loss_arguments: dict[str, Any] = {"clip": clip, "clip_high": clip_high, "entropy_weight": entropy_weight}
         self.bc_weight = bc_weight

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from lmrl.datamodules.online import online_datamodule
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
     PolicyLoss,
     PPOColumns,
@@ -191,13 +191,8 @@ class PPO(PolicyGradient):
         check_range("[0, inf)", critic_lr=critic_lr, critic_passes=critic_passes)
         check_range("[0, inf)", critic_warmup_rounds=critic_warmup_rounds)
         check_range("(-inf, inf)", head_bias=head_bias)
-        for name, chosen, known in (
-            ("level", level, LEVELS),
-            ("lambda_level", lambda_level, LEVELS),
-            ("critic", critic, CRITICS),
-        ):
-            if chosen not in known:
-                raise unknown(name, chosen, known)
+        check_choice(LEVELS, level=level, lambda_level=lambda_level)
+        check_choice(CRITICS, critic=critic)
         super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
         self.gamma = gamma
