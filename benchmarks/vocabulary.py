@@ -101,7 +101,7 @@ def measure_policy(kind: str, side: str) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if side == "table":
-        token_scores._WHOLE = 2**62
+        token_scores._MAX_TABLE_SCORES = 2**62
     module = POLICIES[kind](architecture=POLICY_ARCHITECTURE, entropy_weight=0.01)
     module.invalid.zero_()  # the batch has any ids
     data = policy_batch(POLICIES[kind], POLICY_VOCABULARY, 32, 128)

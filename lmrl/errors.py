@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,6 +14,7 @@ __all__ = [
     "BudgetError",
     "OtherTaskError",
     "UserError",
+    "check_choice",
     "check_range",
     "counted",
     "in_one_line",
@@ -88,6 +89,21 @@ class OtherTaskError(UserError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error for a name that is not among the known ones: ``unknown task 'x'; known: a, b``."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+
+
+def check_choice(known: Collection[str], /, **choices: str) -> None:
+    """Refuse names that are not among the known ones: ``check_choice(LEVELS, level=level)``.
+
+    Args:
+        known: the names.
+        **choices: by the names of the arguments.
+
+    Raises:
+        UserError: a name is not known; see `unknown`.
+    """
+    for argument, name in choices.items():
+        if name not in known:
+            raise unknown(argument, name, known)
 
 
 def check_range(interval: str, **numbers: float | None) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmrl.cli import main
 from lmrl.commands.libraries import explain_library
-from lmrl.errors import UserError, check_range, system_error, terminated_by_exception, user_error_in
+from lmrl.errors import UserError, check_choice, check_range, system_error, terminated_by_exception, user_error_in
 from tests.helpers.cases import cases
 
 
@@ -134,6 +134,12 @@ def test_a_number_outside_of_its_range_is_refused(interval: str, value: float, m
 @cases(("interval", "value"), [("[0, 1]", 0), ("[0, 1]", 1.0), ("(0, 1)", 0.5), ("[2, inf)", 2)])
 def test_the_ends_belong_to_a_range_or_not(interval: str, value: float) -> None:
     check_range(interval, x=value)
+
+
+def test_a_name_that_is_not_known_is_refused() -> None:
+    check_choice(("token", "turn"), level="turn", known="token")
+    with pytest.raises(UserError, match=r"^unknown level 'word'; known: token, turn$"):
+        check_choice(("turn", "token"), lambda_level="turn", level="word")
 
 
 @cases(

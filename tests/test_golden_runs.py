@@ -378,8 +378,8 @@ def test_the_ways_of_a_gpu_give_the_same_numbers(name: str, tmp_path: Path, monk
     """On a GPU batches are read by one pass, tables are cut by states, and passes over all slots are recorded."""
     monkeypatch.setattr(LanguageModule, "hidden_states", lambda _, trunk, batch: hidden_states(trunk, batch, False))
     monkeypatch.setattr("lmrl.losses.token_scores._by_states", lambda device: True)
-    monkeypatch.setattr("lmrl.losses.token_scores._WHOLE", 0)
-    monkeypatch.setattr("lmrl.losses.token_scores._PIECE_BYTES", 2**18)
+    monkeypatch.setattr("lmrl.losses.token_scores._MAX_TABLE_SCORES", 0)
+    monkeypatch.setattr("lmrl.losses.token_scores._STATE_PIECE_BYTES", 2**18)
     monkeypatch.setattr("lmrl.decoding.reader.is_recorded", lambda device: True)
     monkeypatch.setattr("lmrl.decoding.reader.Recorder.record", lambda recorder, run: run)
     monkeypatch.setattr("lmrl.decoding.gpt2.attend", attend_on_gpu)

@@ -11,15 +11,15 @@ from lmrl.losses.archer import (
 )
 from lmrl.losses.awr import AWRLoss, advantage_weights, awr_loss
 from lmrl.losses.bc import BCLoss, bc_loss
-from lmrl.losses.grpo import GROUP_ADVANTAGES, Sampled, group_advantages, group_spreads, grpo_loss
+from lmrl.losses.grpo import GROUP_ADVANTAGES, GRPOColumns, group_advantages, group_spreads, grpo_loss
 from lmrl.losses.ilql import ILQLLoss, expectile_loss, ilql_loss
 from lmrl.losses.mc import MCLoss, mc_loss
 from lmrl.losses.policy_gradient import (
     KL_ESTIMATORS,
     LOSS_AGG_MODES,
-    Experience,
     KLController,
     PolicyLoss,
+    PPOColumns,
     TokenLogprobs,
     clipped_policy_loss,
     explained_variance,
@@ -69,15 +69,15 @@ __all__ = [
     "AWRLoss",
     "ArCHerLoss",
     "BCLoss",
-    "Experience",
+    "GRPOColumns",
     "ILQLLoss",
     "KLController",
     "LinearScores",
     "MCLoss",
+    "PPOColumns",
     "PolicyLoss",
     "QSFTLoss",
     "RowScores",
-    "Sampled",
     "Scores",
     "TokenLogprobs",
     "TokenNLL",

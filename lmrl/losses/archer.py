@@ -29,9 +29,9 @@ class Turns(NamedTuple):
     turn: Tensor
     """(N,) which action each token belongs to."""
 
-    def sum(self, numbers: Tensor) -> Tensor:
-        """(T,) sums over the tokens of each action of (N,) numbers."""
-        return numbers.new_zeros(len(self.last)).index_add(0, self.turn, numbers)
+    def sum(self, values: Tensor) -> Tensor:
+        """(T,) sums over the tokens of each action of (N,) values."""
+        return values.new_zeros(len(self.last)).index_add(0, self.turn, values)
 
 
 class TurnValues(NamedTuple):
@@ -105,7 +105,7 @@ def clipped_actor_loss(
         old_logprob: (N,) when they were sampled.
         turns: T actions.
         advantage: (T,).
-        clip: how far the ratio may pay to move from 1.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip].
 
     Returns:
         () the loss, and (T,) the ratios.
@@ -149,7 +149,7 @@ def archer_loss(
         expectile: in [0.5, 1); how optimistic V is about Q.
         temperature: of the weights.
         max_weight: of an action.
-        clip: of the ratios.
+        clip: see `clipped_actor_loss`.
         train_actor: else its loss is part of the result with weight zero.
     """
     count = max(1, logprob.numel())

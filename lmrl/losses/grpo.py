@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, policy_loss
+from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, policy_loss_terms
 
-__all__ = ["GROUP_ADVANTAGES", "Sampled", "group_advantages", "group_spreads", "grpo_loss"]
+__all__ = ["GROUP_ADVANTAGES", "GRPOColumns", "group_advantages", "group_spreads", "grpo_loss"]
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo")
 """How `group_advantages` compares."""
@@ -44,20 +44,20 @@ def group_advantages(returns: ArrayLike, groups: Sequence[Hashable], kind: str) 
 
 
 def group_spreads(returns: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
-    """The population standard deviation of the returns of each group; arguments as of `group_advantages`."""
+    """The population standard deviation of the returns of each group; arguments: see `group_advantages`."""
     return _spreads(*_centred(returns, groups))
 
 
 def _centred(
     returns: ArrayLike, groups: Sequence[Hashable]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """(M,) returns less the mean of their group, (M,) number of that group, and the size of each group."""
+    """(M,) returns less the mean of their group, (M,) index of that group, and the size of each group."""
     returns = np.asarray(returns, dtype=np.float64)
-    # Groups are numbered in the order in which they first appear.
-    numbers: dict[Hashable, int] = {}
+    # Groups are counted in the order in which they first appear.
+    index_of_group: dict[Hashable, int] = {}
     index = np.empty(len(groups), dtype=np.int64)
-    for place, group in enumerate(groups):
-        index[place] = numbers.setdefault(group, len(numbers))
+    for position, group in enumerate(groups):
+        index[position] = index_of_group.setdefault(group, len(index_of_group))
     size = np.bincount(index)
     mean = np.bincount(index, returns) / size
     return returns - mean[index], index, size
@@ -68,8 +68,8 @@ def _spreads(centred: NDArray[np.float64], index: NDArray[np.int64], size: NDArr
     return spread
 
 
-class Sampled(NamedTuple):
-    """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
+class GRPOColumns(NamedTuple):
+    """The columns of a rollout that `grpo_loss` reads, (N,) float32 each."""
 
     logprob: Tensor
     """Under the very distribution that they were sampled from."""
@@ -84,7 +84,7 @@ class Sampled(NamedTuple):
 
 def grpo_loss(
     now: TokenLogprobs,
-    old: Sampled,
+    old: GRPOColumns,
     *,
     clip: float,
     clip_high: float | None,
@@ -94,15 +94,15 @@ def grpo_loss(
     turn_end: Tensor | None = None,
     importance_cap: float | None = None,
 ) -> PolicyLoss:
-    """`policy_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
+    """`policy_loss_terms` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
 
     This is the negative of the objective of Shao et al. 2024, equation 3, averaged as `loss_weights` says.
 
     Args:
         now: of the policy that is being trained.
         old: from the time of sampling.
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
         kl_weight: of the KL penalty; 0 where it is part of the rewards; None: there is none, and it is not computed.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
@@ -110,7 +110,7 @@ def grpo_loss(
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
     count = max(1, old.advantage.numel())
-    terms = policy_loss(
+    terms = policy_loss_terms(
         now,
         old.logprob,
         old.advantage,

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses.token_scores import Scores
 
 __all__ = [
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
-    "Experience",
     "KLController",
+    "PPOColumns",
     "PolicyLoss",
     "TokenLogprobs",
     "clipped_policy_loss",
@@ -34,7 +34,7 @@ __all__ = [
     "kl_penalty",
     "lambda_by_turn",
     "loss_weights",
-    "policy_loss",
+    "policy_loss_terms",
     "ppo_loss",
     "sum_over_turn",
     "token_logprobs",
@@ -150,27 +150,31 @@ def loss_weights(turn_lengths: Sequence[ArrayLike], loss_agg_mode: str) -> NDArr
       of a long episode counts less.
 
     Args:
-        turn_lengths: of each episode, the number of tokens of each action.
+        turn_lengths: for each episode, the number of tokens of each action.
         loss_agg_mode: one of `LOSS_AGG_MODES`.
 
     Raises:
         UserError: for another mode.
     """
-    if loss_agg_mode not in LOSS_AGG_MODES:
-        raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
-    by_episode = [np.asarray(lengths, dtype=np.int64) for lengths in turn_lengths]
-    turns = np.concatenate([*by_episode, np.zeros(0, dtype=np.int64)])
-    episodes = np.asarray([lengths.sum() for lengths in by_episode], dtype=np.int64)
-    count = int(turns.sum())
-    # Shares that sum to 1 for means, times N at the end, since the losses divide by N.
-    share = {
-        "token-mean": np.full(count, 1.0 / max(1, count)),
-        "turn-mean": np.repeat(1.0 / (turns * len(turns)), turns),
-        "seq-mean-token-sum": np.full(count, 1.0 / max(1, len(episodes))),
-        "seq-mean-token-mean": np.repeat(1.0 / (np.maximum(1, episodes) * len(episodes)), episodes),
-        "seq-mean-turn-sum": np.repeat(1.0 / (turns * max(1, len(episodes))), turns),
-    }
-    return count * share[loss_agg_mode]
+    check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
+    lengths_by_episode = [np.asarray(lengths, dtype=np.int64) for lengths in turn_lengths]
+    turn_tokens = np.concatenate([*lengths_by_episode, np.zeros(0, dtype=np.int64)])  # (turns,)
+    episode_tokens = np.asarray([lengths.sum() for lengths in lengths_by_episode], dtype=np.int64)  # (episodes,)
+    num_tokens = int(turn_tokens.sum())
+    num_turns = len(turn_tokens)
+    num_episodes = len(episode_tokens)
+    # The share of each token in the mean. Shares are multiplied by N at the end, since the losses divide by N.
+    if loss_agg_mode == "token-mean":
+        share = np.full(num_tokens, 1.0 / max(1, num_tokens))
+    elif loss_agg_mode == "turn-mean":
+        share = np.repeat(1.0 / (turn_tokens * num_turns), turn_tokens)
+    elif loss_agg_mode == "seq-mean-token-sum":
+        share = np.full(num_tokens, 1.0 / max(1, num_episodes))
+    elif loss_agg_mode == "seq-mean-token-mean":
+        share = np.repeat(1.0 / (np.maximum(1, episode_tokens) * num_episodes), episode_tokens)
+    else:  # seq-mean-turn-sum
+        share = np.repeat(1.0 / (turn_tokens * max(1, num_episodes)), turn_tokens)
+    return num_tokens * share
 
 
 def importance_weights(
@@ -204,14 +208,16 @@ def is_beyond_clip(ratio: Array, advantage: Array, clip: float, clip_high: float
     Args:
         ratio: (N,) of the present policy to the one that sampled.
         advantage: (N,).
-        clip: how far below 1 the range reaches.
-        clip_high: how far above 1, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
 
     Returns:
         Two (N,) of bool: below the range with an advantage below 0, and above the range with one above 0.
     """
     high = clip if clip_high is None else clip_high
-    return (ratio < 1.0 - clip) & (advantage < 0.0), (ratio > 1.0 + high) & (advantage > 0.0)
+    is_low = (ratio < 1.0 - clip) & (advantage < 0.0)
+    is_high = (ratio > 1.0 + high) & (advantage > 0.0)
+    return is_low, is_high
 
 
 # -- the policy as it is now -----------------------------------------------------------------------------------------
@@ -245,8 +251,8 @@ def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor
     return TokenLogprobs(chosen, entropy.index_select(0, state))
 
 
-def _turns(turn_end: Tensor) -> Tensor:
-    """(N,) number of the turn of each token; tokens of an action are neighbours."""
+def _turn_index(turn_end: Tensor) -> Tensor:
+    """(N,) index of the turn of each token; tokens of an action are neighbours."""
     ends = turn_end.long()
     return ends.cumsum(0) - ends
 
@@ -258,14 +264,14 @@ def sum_over_turn(values: Tensor, turn_end: Tensor) -> Tensor:
         values: (N,).
         turn_end: (N,) bool, the last token of each action.
     """
-    turn = _turns(turn_end)
+    turn = _turn_index(turn_end)
     return torch.zeros_like(values).index_add(0, turn, values).index_select(0, turn)
 
 
 def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
-    """(N,) for each token the entry of the first token of its action; arguments as of `sum_over_turn`."""
+    """(N,) for each token the entry of the first token of its action; arguments: see `sum_over_turn`."""
     first = torch.cat([turn_end.new_ones(1), turn_end[:-1]])[: len(turn_end)]
-    return values[first.nonzero().squeeze(-1)].index_select(0, _turns(turn_end))
+    return values[first.nonzero().squeeze(-1)].index_select(0, _turn_index(turn_end))
 
 
 # -- the losses of a minibatch ---------------------------------------------------------------------------------------
@@ -293,6 +299,47 @@ class PolicyLoss(NamedTuple):
     """The ratio that is farthest from 1: in the first minibatch of a round all are 1."""
 
 
+def _policy_terms(
+    loss: Tensor,
+    now: TokenLogprobs,
+    log_ratio: Tensor,
+    ratio: Tensor,
+    *,
+    is_clipped: Tensor,
+    is_low: Tensor,
+    is_high: Tensor,
+) -> PolicyLoss:
+    """Average a policy loss and what is logged with it over the action tokens.
+
+    Args:
+        loss: (N,) of each token.
+        now: of the policy that is being trained.
+        log_ratio: (N,) logarithm of the ratio to the policy that sampled.
+        ratio: (N,) its exponential.
+        is_clipped: (N,) bool, see `PolicyLoss.clipfrac`.
+        is_low: (N,) bool, see `PolicyLoss.clip_ratio_low`.
+        is_high: (N,) bool, see `PolicyLoss.clip_ratio_high`.
+    """
+    count = max(1, loss.numel())
+    mean_loss = loss.sum() / count
+    entropy = now.entropy.sum() / count
+    # What is logged has no gradient.
+    with torch.no_grad():
+        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
+        return PolicyLoss(
+            loss=mean_loss,
+            policy_loss=mean_loss,
+            value_loss=None,
+            kl_loss=None,
+            entropy=entropy,
+            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
+            clipfrac=is_clipped.sum() / count,
+            clip_ratio_low=is_low.sum() / count,
+            clip_ratio_high=is_high.sum() / count,
+            ratio=farthest,
+        )
+
+
 def clipped_policy_loss(
     now: TokenLogprobs,
     old_logprob: Tensor,
@@ -312,13 +359,12 @@ def clipped_policy_loss(
         now: of the policy that is being trained.
         old_logprob: (N,) from the time of sampling.
         advantage: (N,).
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number (Yu et al. 2025, DAPO).
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip` (Yu et al. 2025, DAPO).
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: the ratio is that of the whole action; None: of the token.
         importance: (N,) c, see `importance_weights`, constant while a round is learned from; None: 1.
     """
-    count = max(1, advantage.numel())
     log_ratio = now.logprob - old_logprob
     if turn_end is not None:
         log_ratio = sum_over_turn(log_ratio, turn_end)
@@ -331,26 +377,10 @@ def clipped_policy_loss(
         loss = loss * weight
     if importance is not None:
         loss = loss * importance
-    policy_loss = loss.sum() / count
-    entropy = now.entropy.sum() / count
 
-    # What is logged has no gradient.
-    with torch.no_grad():
-        below = ratio < 1.0 - clip
-        above = ratio > 1.0 + high
-        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
-        return PolicyLoss(
-            loss=policy_loss,
-            policy_loss=policy_loss,
-            value_loss=None,
-            kl_loss=None,
-            entropy=entropy,
-            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
-            clipfrac=(below | above).sum() / count,
-            clip_ratio_low=(below & (advantage < 0.0)).sum() / count,
-            clip_ratio_high=(above & (advantage > 0.0)).sum() / count,
-            ratio=farthest,
-        )
+    is_clipped = (ratio < 1.0 - clip) | (ratio > 1.0 + high)
+    is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
+    return _policy_terms(loss, now, log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
 
 
 def truncated_policy_loss(
@@ -379,8 +409,8 @@ def truncated_policy_loss(
         old_logprob: (N,) under the policy ``mu`` that sampled.
         advantage: (N,).
         cap: the largest weight.
-        clip: how far the ratio may pay to move from 1.
-        clip_high: the same upwards, if that is another number.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
         weight: (N,) see `loss_weights`; None: 1.
         turn_end: (N,) bool, the last token of each action: weights are those of whole actions; None: of tokens.
 
@@ -388,37 +418,23 @@ def truncated_policy_loss(
         `PolicyLoss` whose ratios are those to the policy that sampled. ``clipfrac`` is the share of tokens whose weight
         was cut or set to 0, ``clip_ratio_low`` and ``clip_ratio_high`` are the shares of those set to 0.
     """
-    count = max(1, advantage.numel())
     log_ratio = now.logprob - old_logprob
     if turn_end is not None:
         log_ratio = sum_over_turn(log_ratio, turn_end)
     ratio = log_ratio.detach().exp()
     is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
-    constant = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~(is_low | is_high)
+    importance = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~(is_low | is_high)
     # One, with the gradient of log pi(u).
     one = (log_ratio - log_ratio.detach()).exp()
-    loss = -advantage * constant * one
+    loss = -advantage * importance * one
     if weight is not None:
         loss = loss * weight
-    policy_loss = loss.sum() / count
-    entropy = now.entropy.sum() / count
-    is_cut = ratio > cap
-    with torch.no_grad():
-        return PolicyLoss(
-            loss=policy_loss,
-            policy_loss=policy_loss,
-            value_loss=None,
-            kl_loss=None,
-            entropy=entropy,
-            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
-            clipfrac=(is_low | is_high | is_cut).sum() / count,
-            clip_ratio_low=is_low.sum() / count,
-            clip_ratio_high=is_high.sum() / count,
-            ratio=ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(()),
-        )
+
+    is_clipped = is_low | is_high | (ratio > cap)
+    return _policy_terms(loss, now, log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
 
 
-def policy_loss(
+def policy_loss_terms(
     now: TokenLogprobs,
     old_logprob: Tensor,
     advantage: Tensor,
@@ -430,7 +446,19 @@ def policy_loss(
     importance: Tensor | None,
     importance_cap: float | None,
 ) -> PolicyLoss:
-    """`clipped_policy_loss`, or with an ``importance_cap`` `truncated_policy_loss`; the arguments are theirs."""
+    """Return the terms of `clipped_policy_loss`, or with an ``importance_cap`` those of `truncated_policy_loss`.
+
+    Args:
+        now: see `clipped_policy_loss`, as for the arguments that follow.
+        old_logprob: (N,).
+        advantage: (N,).
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        clip_high: upper clipping range; None: equal to `clip`.
+        weight: (N,) or None.
+        turn_end: (N,) bool or None.
+        importance: (N,) or None; `truncated_policy_loss` computes its own.
+        importance_cap: the cap of `truncated_policy_loss`; None: `clipped_policy_loss`.
+    """
     if importance_cap is not None:
         return truncated_policy_loss(
             now,
@@ -454,8 +482,8 @@ def policy_loss(
     )
 
 
-class Experience(NamedTuple):
-    """What is known of N action tokens from the time they were sampled, (N,) float32 each: the columns of a rollout."""
+class PPOColumns(NamedTuple):
+    """The columns of a rollout that `ppo_loss` reads, (N,) float32 each."""
 
     logprob: Tensor
     """Under the very distribution that they were sampled from."""
@@ -474,7 +502,7 @@ class Experience(NamedTuple):
 def ppo_loss(
     now: TokenLogprobs,
     value: Tensor | None,
-    old: Experience,
+    old: PPOColumns,
     *,
     clip: float,
     value_clip: float | None,
@@ -493,16 +521,16 @@ def ppo_loss(
         now: of the policy that is being trained.
         value: (N,) its V; None: the critic learns elsewhere, and there is no value loss.
         old: from the time of sampling.
-        clip: how far the ratio may pay to move from 1.
-        value_clip: the same for V and its old value; None does not clip.
+        clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+        value_clip: clipping range of V around its value at collection time; None does not clip.
         value_weight: weight of the value loss.
         entropy_weight: weight of the entropy bonus; 0 as published.
-        clip_high: see `clipped_policy_loss`.
+        clip_high: upper clipping range; None: equal to `clip`.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions, and V is that of the
             state in which an action begins; None: ratios and values of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
-    terms = policy_loss(
+    terms = policy_loss_terms(
         now,
         old.logprob,
         old.advantage,
@@ -585,8 +613,14 @@ class KLController:
                 f"kl_target and kl_horizon must both be given or both be left out, got {self.target}, {self.horizon}"
             )
 
-    def after(self, kl_weight: float, kl: float, samples: int) -> float:
-        """Return the coefficient after a round with this number of samples and this mean KL, at least a tenth."""
+    def updated(self, kl_weight: float, kl: float, samples: int) -> float:
+        """Return the coefficient for the time after a round: at least a tenth of the present one.
+
+        Args:
+            kl_weight: the present coefficient.
+            kl: mean KL per action token of the round.
+            samples: number of episodes of the round.
+        """
         if self.target is None or self.horizon is None:
             return kl_weight
         error = min(0.2, max(-0.2, kl / self.target - 1.0))

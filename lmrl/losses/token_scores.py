@@ -30,12 +30,12 @@ __all__ = [
     "soft_cap",
 ]
 
-_WHOLE = 2**24  # tables up to this size are made at once: for small vocabularies that is faster
-_PIECE = 2**19  # scores in a piece of words; they should stay in the cache of a CPU
-_ALIGNMENT = 64  # words
-_PIECE_BYTES = 2**30  # of all tables of a piece of states: less would add the gradient of the weight more often
-_PIECE_OF_ROWS = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
-_NARROWEST = 256  # words in a piece at least: a thinner matrix product is a slow one
+_MAX_TABLE_SCORES = 2**24  # tables of up to this many scores are made at once: for small vocabularies that is faster
+_WORD_PIECE_SCORES = 2**19  # scores in a piece of words; they should stay in the cache of a CPU
+_MIN_PIECE_WORDS = 256  # words in a piece at least: a thinner matrix product is slow
+_WORD_ALIGNMENT = 64  # the number of words is padded to a multiple of this
+_STATE_PIECE_BYTES = 2**30  # of all tables of a piece of states: less would add the gradient of the weight more often
+_ROW_PIECE_SCORES = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
 
 
 def soft_cap(scores: Tensor, cap: float | None) -> Tensor:
@@ -62,9 +62,9 @@ class LinearScores(NamedTuple):
             score = score + self.bias[token]
         return soft_cap(score, self.cap)
 
-    def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    def score_and_logsumexp(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
-        result: tuple[Tensor, Tensor] = _Pieces.apply(  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, Tensor] = _ScoreAndLogsumexp.apply(  # type: ignore[no-untyped-call]
             *self._factors(), state, token, self.cap
         )
         return result
@@ -84,7 +84,7 @@ class LinearScores(NamedTuple):
         Returns:
             (N,) score of each token, and (S,) ``logsumexp`` and entropy of each state's valid scores; float32.
         """
-        result: tuple[Tensor, Tensor, Tensor] = _Distribution.apply(  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, Tensor, Tensor] = _ScoreLogsumexpEntropy.apply(  # type: ignore[no-untyped-call]
             *self._factors(), state, token, invalid, self.cap
         )
         return result
@@ -126,14 +126,14 @@ class RowScores(NamedTuple):
 
     def score(self, state: Tensor, token: Tensor) -> Tensor:
         """(N,) float32 score of each token."""
-        score, _ = self.score_and_total(state, token)
+        score, _ = self.score_and_logsumexp(state, token)
         return score
 
-    def score_and_total(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    def score_and_logsumexp(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float32 score of each token, and (S,) float32 ``logsumexp`` of each state's scores."""
-        allowed = torch.zeros(self.vocabulary, dtype=torch.bool, device=token.device)
-        score, total, _ = self.distribution(state, token, allowed)
-        return score, total
+        invalid = torch.zeros(self.vocabulary, dtype=torch.bool, device=token.device)
+        score, logsumexp, _ = self.distribution(state, token, invalid)
+        return score, logsumexp
 
     def table(self, rows: slice) -> Tensor:
         """The scores of all words in some of the states."""
@@ -142,32 +142,32 @@ class RowScores(NamedTuple):
     def distribution(self, state: Tensor, token: Tensor, invalid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `LinearScores.distribution`."""
 
-        def describe(rows: slice, places: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def describe(rows: slice, row: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             scores = self.table(rows).float().masked_fill(invalid, -torch.inf)
-            total = scores.logsumexp(-1)
-            logprob = scores - total[:, None]
+            logsumexp = scores.logsumexp(-1)
+            logprob = scores - logsumexp[:, None]
             entropy = -(logprob.exp() * logprob.masked_fill(invalid, 0.0)).sum(-1)
-            return scores[places, words], total, entropy
+            return scores[row, words], logsumexp, entropy
 
         num_states = self.inputs[0].shape[0]
-        rows_at_once = max(1, _PIECE_OF_ROWS // self.vocabulary)
+        rows_at_once = max(1, _ROW_PIECE_SCORES // self.vocabulary)
         positions = []
         scores = []
-        totals = []
+        logsumexps = []
         entropies = []
         for first in range(0, num_states, rows_at_once):
             rows = slice(first, first + rows_at_once)
             inside = ((state >= rows.start) & (state < rows.stop)).nonzero().squeeze(-1)  # tokens of these states
             # A checkpoint computes the piece again for its gradient instead of keeping its table.
-            score, total, entropy = checkpoint(
+            score, logsumexp, entropy = checkpoint(
                 describe, rows, state[inside] - first, token[inside], use_reentrant=False, preserve_rng_state=False
             )
             positions.append(inside)
             scores.append(score)
-            totals.append(total)
+            logsumexps.append(logsumexp)
             entropies.append(entropy)
         order = torch.cat(positions).argsort()  # tokens back into their own order
-        return torch.cat(scores)[order], torch.cat(totals), torch.cat(entropies)
+        return torch.cat(scores)[order], torch.cat(logsumexps), torch.cat(entropies)
 
 
 Scores: TypeAlias = Tensor | LinearScores | RowScores
@@ -176,7 +176,7 @@ Scores: TypeAlias = Tensor | LinearScores | RowScores
 
 def row_scores(compute: Callable[..., Tensor], inputs: tuple[Tensor, ...], vocabulary: int) -> Tensor | RowScores:
     """Scores of all words for the losses: a table if it is small, else `RowScores` with these fields."""
-    if inputs[0].shape[0] * vocabulary <= _WHOLE:
+    if inputs[0].shape[0] * vocabulary <= _MAX_TABLE_SCORES:
         return compute(*inputs)
     return RowScores(compute, inputs, vocabulary)
 
@@ -193,13 +193,13 @@ def linear_scores(
         scale: factor of the scores.
         cap: of the scaled scores; see `soft_cap`.
     """
-    if hidden.shape[0] * weight.shape[0] <= _WHOLE:
+    if hidden.shape[0] * weight.shape[0] <= _MAX_TABLE_SCORES:
         # Policies whose weights have 16 bit play with rounded scores on a CPU, so the losses have those.
         plays_rounded = hidden.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         if plays_rounded or _precision(hidden) not in (torch.bfloat16, torch.float16):
             scores = linear(hidden, weight, bias)
             return soft_cap(scores if scale == 1.0 else scores * scale, cap)
-        if weight.numel() <= _WHOLE:
+        if weight.numel() <= _MAX_TABLE_SCORES:
             scores = _float32_product(hidden, weight, bias)
             return soft_cap(scores if scale == 1.0 else scores * scale, cap)
     if scale != 1.0:
@@ -211,7 +211,7 @@ def linear_scores(
 
 def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
     """Slices of the vocabulary, narrower where several tables of a piece are held at once."""
-    step = max(_NARROWEST, _PIECE // tables // max(1, hidden.shape[0]))
+    step = max(_MIN_PIECE_WORDS, _WORD_PIECE_SCORES // tables // max(1, hidden.shape[0]))
     return (slice(first, first + step) for first in range(0, weight.shape[0], step))
 
 
@@ -220,7 +220,7 @@ def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice, c
     return soft_cap(scores, cap)
 
 
-def _cap_slope(capped: Tensor, cap: float) -> Tensor:
+def _soft_cap_derivative(capped: Tensor, cap: float) -> Tensor:
     """The derivative of `soft_cap`, from its result; 0 for words that are never sampled, of score ``-inf``."""
     return 1.0 - (capped / cap).square().clamp_(max=1.0)
 
@@ -233,13 +233,13 @@ def _by_states(device: torch.device) -> bool:
 def _state_pieces(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """Slices of the states, of which a table and its gradient are held at once."""
     num_states = hidden.shape[0]
-    step = max(1, _PIECE_BYTES // (8 * weight.shape[0]))  # float32 in both
+    step = max(1, _STATE_PIECE_BYTES // (8 * weight.shape[0]))  # float32 in both
     return (slice(first, min(first + step, num_states)) for first in range(0, num_states, step))
 
 
 def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Add words, so that rows of a table begin where the fast products of a GPU need them."""
-    more = -weight.shape[0] % _ALIGNMENT
+    more = -weight.shape[0] % _WORD_ALIGNMENT
     return pad(weight, (0, 0, 0, more)), None if bias is None else pad(bias, (0, more))
 
 
@@ -297,33 +297,35 @@ class _Fused:
 
 
 @_Fused
-def _total(scores: Tensor) -> Tensor:
+def _logsumexp(scores: Tensor) -> Tensor:
     return scores.float().logsumexp(-1)
 
 
 @_Fused
-def _total_and_entropy(scores: Tensor) -> tuple[Tensor, Tensor]:
+def _logsumexp_and_entropy(scores: Tensor) -> tuple[Tensor, Tensor]:
     exact = scores.float()
-    total = exact.logsumexp(-1)
-    logprob = exact - total[:, None]
+    logsumexp = exact.logsumexp(-1)
+    logprob = exact - logsumexp[:, None]
     entropy = -(logprob.exp() * logprob.masked_fill(scores == -torch.inf, 0.0)).sum(-1)
-    return total, entropy
+    return logsumexp, entropy
 
 
 @_Fused
-def _share(scores: Tensor, total: Tensor) -> Tensor:
-    """The derivative of logsumexp: the softmax."""
-    return (scores.float() - total[:, None]).exp().to(scores.dtype)
+def _softmax(scores: Tensor, logsumexp: Tensor) -> Tensor:
+    """The softmax, which is the derivative of logsumexp."""
+    return (scores.float() - logsumexp[:, None]).exp().to(scores.dtype)
 
 
 @_Fused
-def _slope(scores: Tensor, total: Tensor, entropy: Tensor, to_total: Tensor, to_entropy: Tensor) -> Tensor:
+def _grad_scores(
+    scores: Tensor, logsumexp: Tensor, entropy: Tensor, grad_logsumexp: Tensor, grad_entropy: Tensor
+) -> Tensor:
     """The gradient of the scores from those of logsumexp and entropy."""
     # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
-    logprob = (scores.float() - total[:, None]).masked_fill(scores == -torch.inf, 0.0)
-    share = (scores.float() - total[:, None]).exp()
-    slope = share * (to_total[:, None] - to_entropy[:, None] * (logprob + entropy[:, None]))
-    return slope.to(scores.dtype)
+    logprob = (scores.float() - logsumexp[:, None]).masked_fill(scores == -torch.inf, 0.0)
+    softmax = (scores.float() - logsumexp[:, None]).exp()
+    grad_scores = softmax * (grad_logsumexp[:, None] - grad_entropy[:, None] * (logprob + entropy[:, None]))
+    return grad_scores.to(scores.dtype)
 
 
 def _forward_by_states(
@@ -340,8 +342,8 @@ def _forward_by_states(
     Nothing here or in `_backward_by_states` makes the host wait for the device: no index is read back.
     """
     score = hidden.new_zeros(token.shape, dtype=torch.float32)
-    total = hidden.new_empty(hidden.shape[:1], dtype=torch.float32)
-    entropy = torch.zeros_like(total)
+    logsumexp = hidden.new_empty(hidden.shape[:1], dtype=torch.float32)
+    entropy = torch.zeros_like(logsumexp)
     vocabulary = weight.shape[0]
     weight, bias = _aligned(weight, bias)
     for rows in _state_pieces(hidden, weight):
@@ -350,65 +352,80 @@ def _forward_by_states(
         inside = (row >= 0) & (row < scores.shape[0])
         score = torch.where(inside, scores[row.clamp(0, scores.shape[0] - 1), token].float(), score)
         if invalid is None:
-            total[rows] = _total(scores)
+            logsumexp[rows] = _logsumexp(scores)
         else:
-            total[rows], entropy[rows] = _total_and_entropy(scores)
-    return score, total, entropy
+            logsumexp[rows], entropy[rows] = _logsumexp_and_entropy(scores)
+    return score, logsumexp, entropy
 
 
 def _backward_by_states(
-    ctx: Any, to_score: Tensor, to_total: Tensor, to_entropy: Tensor | None = None
+    ctx: Any, grad_score: Tensor, grad_logsumexp: Tensor, grad_entropy: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the gradients of hidden vectors, weight and bias of `_forward_by_states`.
 
     Args:
-        ctx: of `_Pieces` or `_Distribution`.
-        to_score: (N,) gradient of the loss with respect to the scores of the tokens.
-        to_total: (S,) with respect to the `logsumexp` of each state.
-        to_entropy: (S,) with respect to its entropy; None in `_Pieces`.
+        ctx: of `_ScoreAndLogsumexp` or `_ScoreLogsumexpEntropy`.
+        grad_score: (N,) gradient of the loss with respect to the scores of the tokens.
+        grad_logsumexp: (S,) with respect to the ``logsumexp`` of each state.
+        grad_entropy: (S,) with respect to its entropy; None in `_ScoreAndLogsumexp`.
     """
-    hidden, weight, bias, state, token, invalid, score, total, entropy = ctx.saved_tensors
+    hidden, weight, bias, state, token, invalid, score, logsumexp, entropy = ctx.saved_tensors
     cap: float | None = ctx.cap
     vocabulary = weight.shape[0]
     weight, bias = _aligned(weight, bias)
-    of_hidden = torch.empty_like(hidden, dtype=torch.float32)
+    grad_hidden = torch.empty_like(hidden, dtype=torch.float32)
     # Sums over pieces and over tokens are float32: in bfloat16 the sum of a frequent word would stop growing.
-    of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-    of_bias = None
+    grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+    grad_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
-        of_bias = torch.zeros_like(bias, dtype=torch.float32)
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32)
     # One factor for a whole row of the softmax is cheaper on the narrow sides of both products.
-    row_factor = to_total if to_entropy is None else torch.ones_like(to_total)
-    pull = row_factor.to(hidden.dtype)
-    pulled = hidden * pull[:, None]
+    row_factor = grad_logsumexp if grad_entropy is None else torch.ones_like(grad_logsumexp)
+    rounded_factor = row_factor.to(hidden.dtype)
+    scaled_hidden = hidden * rounded_factor[:, None]
     for rows in _state_pieces(hidden, weight):
         scores = _table(hidden[rows], weight, bias, vocabulary, invalid, cap)
-        if to_entropy is None:
-            slope = _share(scores, total[rows])
+        if grad_entropy is None:
+            grad_scores = _softmax(scores, logsumexp[rows])
         else:
-            slope = _slope(scores, total[rows], entropy[rows], to_total[rows], to_entropy[rows])
+            grad_scores = _grad_scores(scores, logsumexp[rows], entropy[rows], grad_logsumexp[rows], grad_entropy[rows])
         if cap is not None:
-            slope *= _cap_slope(scores, cap)
-        slope = slope.to(hidden.dtype)
-        of_hidden[rows] = (slope @ weight) * row_factor[rows, None]
-        if of_weight is not None:
-            of_weight += slope.T @ pulled[rows]
-        if of_bias is not None:
-            of_bias += slope.T @ pull[rows]
+            grad_scores *= _soft_cap_derivative(scores, cap)
+        grad_scores = grad_scores.to(hidden.dtype)
+        grad_hidden[rows] = (grad_scores @ weight) * row_factor[rows, None]
+        if grad_weight is not None:
+            grad_weight += grad_scores.T @ scaled_hidden[rows]
+        if grad_bias is not None:
+            grad_bias += grad_scores.T @ rounded_factor[rows]
     # Then the gradient of the scores of the N tokens.
     if cap is not None:
-        to_score = to_score * _cap_slope(score, cap)
-    of_hidden.index_add_(0, state, to_score[:, None] * weight[token])
-    if of_weight is not None:
-        of_weight.index_add_(0, token, to_score[:, None] * hidden[state])
-        of_weight = of_weight[:vocabulary].to(weight.dtype)
-    if of_bias is not None:
-        of_bias.index_add_(0, token, to_score)
-        of_bias = of_bias[:vocabulary].to(hidden.dtype)
-    return of_hidden.to(hidden.dtype), of_weight, of_bias
+        grad_score = grad_score * _soft_cap_derivative(score, cap)
+    grad_hidden.index_add_(0, state, grad_score[:, None] * weight[token])
+    if grad_weight is not None:
+        grad_weight.index_add_(0, token, grad_score[:, None] * hidden[state])
+        grad_weight = grad_weight[:vocabulary].to(weight.dtype)
+    if grad_bias is not None:
+        grad_bias.index_add_(0, token, grad_score)
+        grad_bias = grad_bias[:vocabulary].to(hidden.dtype)
+    return grad_hidden.to(hidden.dtype), grad_weight, grad_bias
 
 
-class _Pieces(torch.autograd.Function):
+def _update_scores(score: Tensor, scores: Tensor, words: slice, state: Tensor, token: Tensor) -> Tensor:
+    """Return the (N,) scores of the tokens, with those filled in whose words are in this piece.
+
+    Args:
+        score: (N,) as known so far.
+        scores: (S, words) of all states.
+        words: the words of the piece.
+        state: (N,) index of the state of each token.
+        token: (N,) its id.
+    """
+    column = token - words.start
+    inside = (column >= 0) & (column < scores.shape[1])
+    return torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
+
+
+class _ScoreAndLogsumexp(torch.autograd.Function):
     """Forward goes over the table in pieces; backward does it again, since nothing (S, vocabulary) is kept."""
 
     @staticmethod
@@ -423,64 +440,62 @@ class _Pieces(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             if _by_states(hidden.device):
-                score, total, _ = _forward_by_states(hidden, weight, bias, state, token, None, cap)
+                score, logsumexp, _ = _forward_by_states(hidden, weight, bias, state, token, None, cap)
             else:
-                total = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
+                logsumexp = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
                 score = hidden.new_zeros(token.shape, dtype=torch.float32)
                 for words in _pieces(hidden, weight):
                     scores = _scores(hidden, weight, bias, words, cap)
-                    column = token - words.start
-                    inside = (column >= 0) & (column < scores.shape[1])
-                    score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
+                    score = _update_scores(score, scores, words, state, token)
                     # logsumexp over all words so far.
-                    total = torch.logaddexp(total, scores.logsumexp(-1))
-        ctx.save_for_backward(hidden, weight, bias, state, token, None, score, total, None)
+                    logsumexp = torch.logaddexp(logsumexp, scores.logsumexp(-1))
+        ctx.save_for_backward(hidden, weight, bias, state, token, None, score, logsumexp, None)
         ctx.cap = cap
-        return score, total
+        return score, logsumexp
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_score: Tensor, to_total: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, state, token, _, score, total, _ = ctx.saved_tensors
+    def backward(ctx: Any, grad_score: Tensor, grad_logsumexp: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, state, token, _, score, logsumexp, _ = ctx.saved_tensors
         cap: float | None = ctx.cap
         with torch.autocast(hidden.device.type, enabled=False):
             if _by_states(hidden.device):
-                return *_backward_by_states(ctx, to_score, to_total), None, None, None
-            of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
-            of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-            of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-            pull = to_total.to(hidden.dtype)
-            pulled = hidden * pull[:, None]
+                return *_backward_by_states(ctx, grad_score, grad_logsumexp), None, None, None
+            grad_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+            grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+            grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+            rounded_factor = grad_logsumexp.to(hidden.dtype)
+            scaled_hidden = hidden * rounded_factor[:, None]
             for words in _pieces(hidden, weight):
                 # The derivative of logsumexp is the softmax.
                 scores = _scores(hidden, weight, bias, words, cap)
-                slope = None if cap is None else _cap_slope(scores, cap)
-                share = scores.sub_(total[:, None]).exp_()
-                if slope is not None:
-                    share *= slope
-                share = share.to(hidden.dtype)
-                of_hidden += share @ weight[words]
-                if of_weight is not None:
-                    torch.mm(share.T, pulled, out=of_weight[words])
-                if of_bias is not None:
-                    torch.mv(share.T, pull, out=of_bias[words])
-            of_hidden *= to_total[:, None]
+                cap_derivative = None if cap is None else _soft_cap_derivative(scores, cap)
+                grad_scores = scores.sub_(logsumexp[:, None]).exp_()
+                if cap_derivative is not None:
+                    grad_scores *= cap_derivative
+                grad_scores = grad_scores.to(hidden.dtype)
+                grad_hidden += grad_scores @ weight[words]
+                if grad_weight is not None:
+                    torch.mm(grad_scores.T, scaled_hidden, out=grad_weight[words])
+                if grad_bias is not None:
+                    torch.mv(grad_scores.T, rounded_factor, out=grad_bias[words])
+            grad_hidden *= grad_logsumexp[:, None]
             # Then the gradient of the scores of the N tokens.
             if cap is not None:
-                to_score = to_score * _cap_slope(score, cap)
-            pull = to_score.to(hidden.dtype)
-            of_hidden.index_add_(0, state, (pull[:, None] * weight[token]).float())
-            if of_weight is not None:
-                of_weight.index_add_(0, token, pull[:, None] * hidden[state])
-            if of_bias is not None:
-                of_bias.index_add_(0, token, pull)
-        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None
+                grad_score = grad_score * _soft_cap_derivative(score, cap)
+            rounded_grad = grad_score.to(hidden.dtype)
+            grad_hidden.index_add_(0, state, (rounded_grad[:, None] * weight[token]).float())
+            if grad_weight is not None:
+                grad_weight.index_add_(0, token, rounded_grad[:, None] * hidden[state])
+            if grad_bias is not None:
+                grad_bias.index_add_(0, token, rounded_grad)
+        return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None
 
 
-class _Distribution(torch.autograd.Function):
-    """Like `_Pieces`, with the entropy and without the words that are never sampled."""
+class _ScoreLogsumexpEntropy(torch.autograd.Function):
+    """Like `_ScoreAndLogsumexp`, with the entropy and without the words that are never sampled."""
 
-    _TABLES = 4  # of a piece that backward holds at once
+    _TABLES_AT_ONCE = 4  # tables of a piece that backward holds together
 
     @staticmethod
     def forward(
@@ -495,64 +510,64 @@ class _Distribution(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             if _by_states(hidden.device):
-                score, total, entropy = _forward_by_states(hidden, weight, bias, state, token, invalid, cap)
+                score, logsumexp, entropy = _forward_by_states(hidden, weight, bias, state, token, invalid, cap)
             else:
                 # Not -inf, from which nothing can be taken off if all words of the first piece are invalid.
                 lowest = torch.finfo(torch.float32).min
-                total = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
-                entropy = torch.zeros_like(total)
+                logsumexp = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
+                entropy = torch.zeros_like(logsumexp)
                 score = hidden.new_zeros(token.shape, dtype=torch.float32)
-                for words in _pieces(hidden, weight, _Distribution._TABLES):
-                    never = invalid[words]
-                    scores = _scores(hidden, weight, bias, words, cap).masked_fill_(never, -torch.inf)
-                    column = token - words.start
-                    inside = (column >= 0) & (column < scores.shape[1])
-                    score = torch.where(inside, scores[state, column.clamp(0, scores.shape[1] - 1)], score)
-                    before = total
-                    total = torch.logaddexp(before, scores.logsumexp(-1))
+                for words in _pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
+                    invalid_words = invalid[words]
+                    scores = _scores(hidden, weight, bias, words, cap).masked_fill_(invalid_words, -torch.inf)
+                    score = _update_scores(score, scores, words, state, token)
+                    before = logsumexp
+                    logsumexp = torch.logaddexp(before, scores.logsumexp(-1))
                     # The words of earlier pieces become less likely, by the same factor.
-                    kept = (before - total).exp() * (entropy + (total - before))
-                    logprob = scores.sub_(total[:, None])
-                    share = logprob.exp()
-                    entropy = kept - share.mul_(logprob.masked_fill_(never, 0.0)).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, state, token, invalid, score, total, entropy)
+                    earlier_entropy = (before - logsumexp).exp() * (entropy + (logsumexp - before))
+                    logprob = scores.sub_(logsumexp[:, None])
+                    softmax = logprob.exp()
+                    entropy = earlier_entropy - softmax.mul_(logprob.masked_fill_(invalid_words, 0.0)).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, state, token, invalid, score, logsumexp, entropy)
         ctx.cap = cap
-        return score, total, entropy
+        return score, logsumexp, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_score: Tensor, to_total: Tensor, to_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, state, token, invalid, _, total, entropy = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_score: Tensor, grad_logsumexp: Tensor, grad_entropy: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, state, token, invalid, _, logsumexp, entropy = ctx.saved_tensors
         if _by_states(hidden.device):
             with torch.autocast(hidden.device.type, enabled=False):
-                return *_backward_by_states(ctx, to_score, to_total, to_entropy), None, None, None, None
-        of_hidden = torch.zeros_like(hidden, dtype=torch.float32)
-        of_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        of_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+                return *_backward_by_states(ctx, grad_score, grad_logsumexp, grad_entropy), None, None, None, None
+        grad_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
         leaf = hidden.detach().requires_grad_()
-        for words in _pieces(hidden, weight, _Distribution._TABLES):
-            weight_piece = weight[words].detach().requires_grad_(of_weight is not None)
-            bias_piece = None if bias is None else bias[words].detach().requires_grad_(of_bias is not None)
+        for words in _pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
+            weight_piece = weight[words].detach().requires_grad_(grad_weight is not None)
+            bias_piece = None if bias is None else bias[words].detach().requires_grad_(grad_bias is not None)
             with torch.enable_grad(), torch.autocast(hidden.device.type, enabled=False):
                 scores = _scores(leaf, weight_piece, bias_piece, slice(None), ctx.cap)
-            never = invalid[words]
-            logprob = (scores.detach() - total[:, None]).masked_fill_(never, -torch.inf)
-            share = logprob.exp()
+            invalid_words = invalid[words]
+            logprob = (scores.detach() - logsumexp[:, None]).masked_fill_(invalid_words, -torch.inf)
+            softmax = logprob.exp()
             # With p the softmax and H the entropy: d logsumexp / d score = p, d H / d score = -p (log p + H).
-            pull = logprob.masked_fill_(never, 0.0).add_(entropy[:, None]).mul_(-to_entropy[:, None])
-            pull.add_(to_total[:, None]).mul_(share)
+            grad_scores = logprob.masked_fill_(invalid_words, 0.0).add_(entropy[:, None]).mul_(-grad_entropy[:, None])
+            grad_scores.add_(grad_logsumexp[:, None]).mul_(softmax)
             column = token - words.start
-            inside = (column >= 0) & (column < pull.shape[1])
-            pull.index_put_((state[inside], column[inside]), to_score[inside], accumulate=True)
+            inside = (column >= 0) & (column < grad_scores.shape[1])
+            grad_scores.index_put_((state[inside], column[inside]), grad_score[inside], accumulate=True)
             leaves = [part for part in (leaf, weight_piece, bias_piece) if part is not None and part.requires_grad]
             # In the order of the leaves: those that need no gradient are not among them.
-            gradients = iter(torch.autograd.grad(scores, leaves, pull))
-            of_hidden += next(gradients)
-            if of_weight is not None:
-                of_weight[words] = next(gradients)
-            if of_bias is not None:
-                of_bias[words] = next(gradients)
-        return of_hidden.to(hidden.dtype), of_weight, of_bias, None, None, None, None
+            gradients = iter(torch.autograd.grad(scores, leaves, grad_scores))
+            grad_hidden += next(gradients)
+            if grad_weight is not None:
+                grad_weight[words] = next(gradients)
+            if grad_bias is not None:
+                grad_bias[words] = next(gradients)
+        return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None
 
 
 class TokenScores(NamedTuple):
@@ -576,15 +591,15 @@ def gather_token_scores(scores: Scores, state: Tensor, token: Tensor) -> TokenSc
         Score and negative log-likelihood of each token, float32.
     """
     if isinstance(scores, LinearScores | RowScores):
-        score, total = scores.score_and_total(state, token)
+        score, logsumexp = scores.score_and_logsumexp(state, token)
     else:
         score = gather_scores(scores, state, token)
-        total = scores.float().logsumexp(dim=-1)
-    return TokenScores(score=score, nll=total.index_select(0, state) - score)
+        logsumexp = scores.float().logsumexp(dim=-1)
+    return TokenScores(score=score, nll=logsumexp.index_select(0, state) - score)
 
 
 def gather_scores(scores: Scores, state: Tensor, token: Tensor) -> Tensor:
-    """(N,) the scores of the tokens alone, float32; arguments as of `gather_token_scores`."""
+    """(N,) the scores of the tokens alone, float32; arguments: see `gather_token_scores`."""
     if isinstance(scores, LinearScores | RowScores):
         return scores.score(state, token)
     return scores.reshape(-1).index_select(0, state * scores.shape[-1] + token).float()

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
@@ -62,7 +62,7 @@ class ArCHer(ActorCritic):
                 gradient of actions that were sampled in rounds.
             temperature: of ``awr``: how much better an action must be to count e times as much.
             max_weight: of ``awr``: the most that an action counts.
-            clip: of ``pg``: how far the ratio of new to old probability of an action may pay to move from 1.
+            clip: of ``pg``: clipping range epsilon: ratios of whole actions are clipped to [1 - clip, 1 + clip].
             critic_only_steps: optimizer steps at the beginning in which the actor does not learn.
             **shared: arguments of `ActorCritic`.
 
@@ -74,8 +74,7 @@ class ArCHer(ActorCritic):
         check_range("(0, 1]", polyak=polyak)
         check_range("(0, inf)", temperature=temperature, max_weight=max_weight)
         check_range("[0, inf)", clip=clip, critic_only_steps=critic_only_steps)
-        if actor_loss not in ACTOR_LOSSES:
-            raise unknown("actor_loss", actor_loss, ACTOR_LOSSES)
+        check_choice(ACTOR_LOSSES, actor_loss=actor_loss)
         super().__init__(**shared)
         self.loss_arguments: dict[str, Any] = {
             "gamma": gamma, "expectile": expectile, "temperature": temperature, "max_weight": max_weight, "clip": clip

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import group_advantages, returns_to_go
 from lmrl.modules.gigpo import ANCHORS, states_in_groups
 from lmrl.modules.grpo import GRPO
@@ -55,8 +55,7 @@ class GAGPO(GRPO):
             UserError: for an unknown name, a number outside of its range, and as `GRPO`.
         """
         check_range("[0, 1]", gae_lambda=gae_lambda)
-        if anchor not in ANCHORS:
-            raise unknown("anchor", anchor, ANCHORS)
+        check_choice(ANCHORS, anchor=anchor)
         super().__init__(
             advantage=advantage, gamma=gamma, importance_sampling_level=importance_sampling_level, **shared
         )

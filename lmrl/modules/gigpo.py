@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import GROUP_ADVANTAGES, group_advantages, returns_to_go
 from lmrl.modules.grpo import GRPO
 from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_as
@@ -43,8 +43,7 @@ class GiGPO(GRPO):
         """
         check_range("[0, inf)", step_weight=step_weight)
         check_range("[0, 1]", step_gamma=step_gamma)
-        if anchor not in ANCHORS:
-            raise unknown("anchor", anchor, ANCHORS)
+        check_choice(ANCHORS, anchor=anchor)
         super().__init__(**shared)
         if self.advantage not in GROUP_ADVANTAGES:
             raise UserError("GiGPO compares within groups: advantage must be grpo, dr_grpo or rloo")

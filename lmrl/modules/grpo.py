@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
     GROUP_ADVANTAGES,
     KL_ESTIMATORS,
+    GRPOColumns,
     PolicyLoss,
-    Sampled,
     Scores,
     group_advantages,
     group_spreads,
@@ -70,12 +70,9 @@ class GRPO(PolicyGradient):
             UserError: for an unknown name, a number outside of its range, and as `PolicyGradient`.
         """
         check_range("[0, 1]", gamma=gamma)
-        if advantage not in ADVANTAGES:
-            raise unknown("advantage", advantage, ADVANTAGES)
-        if importance_sampling_level not in RATIOS:
-            raise unknown("importance_sampling_level", importance_sampling_level, RATIOS)
-        if kl_loss_type not in KL_ESTIMATORS:
-            raise unknown("kl_loss_type", kl_loss_type, KL_ESTIMATORS)
+        check_choice(ADVANTAGES, advantage=advantage)
+        check_choice(RATIOS, importance_sampling_level=importance_sampling_level)
+        check_choice(KL_ESTIMATORS, kl_loss_type=kl_loss_type)
         super().__init__(**shared)
         self.loss_arguments |= {"kl_loss_type": kl_loss_type}
         self.advantage = advantage
@@ -86,7 +83,7 @@ class GRPO(PolicyGradient):
         self.ref_model = frozen_copy(self.model)
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
-        """Set the columns of `lmrl.losses.Sampled`."""
+        """Set the columns of `lmrl.losses.GRPOColumns`."""
         # The KL penalty is part of the rewards or of the loss.
         kl_weight = float(self.kl_weight) if self.use_kl_in_reward else 0.0
         turn_rewards = []
@@ -175,7 +172,7 @@ class GRPO(PolicyGradient):
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
             now,
-            Sampled(**batch.columns),
+            GRPOColumns(**batch.columns),
             kl_weight=kl_weight,
             turn_end=turn_end,
             importance_cap=self.importance_cap_of_steps,

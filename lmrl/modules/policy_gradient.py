@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lmrl.datamodules.online import online_datamodule
 from lmrl.datamodules.spec import BatchSpec
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
     LOSS_AGG_MODES,
     KLController,
@@ -160,8 +160,8 @@ class PolicyGradient(LanguageModule):
         """Build the policy, which the algorithm starts from.
 
         Args:
-            clip: how far the ratio of new to old probability may pay to move from 1.
-            clip_high: the same upwards, if that is another number.
+            clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
+            clip_high: upper clipping range; None: equal to `clip`.
             entropy_weight: weight of an entropy bonus; 0 as published.
             kl_weight: KL penalty coefficient, per action token.
             kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.
@@ -182,8 +182,7 @@ class PolicyGradient(LanguageModule):
             )
         check_range("[0, inf)", clip=clip, clip_high=clip_high)
         check_range("[0, inf)", kl_weight=kl_weight, entropy_weight=entropy_weight, bc_weight=bc_weight)
-        if loss_agg_mode not in LOSS_AGG_MODES:
-            raise unknown("loss_agg_mode", loss_agg_mode, LOSS_AGG_MODES)
+        check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
         super().__init__(**shared)
         self.loss_arguments: dict[str, Any] = {"clip": clip, "clip_high": clip_high, "entropy_weight": entropy_weight}
         self.bc_weight = bc_weight
@@ -257,7 +256,7 @@ class PolicyGradient(LanguageModule):
         kl_mean = float(kl.mean()) if len(kl) else 0.0
         kl_weight = float(self.kl_weight)
         if not self._is_warming_up():
-            self.kl_weight.fill_(self.kl_controller.after(kl_weight, kl_mean, len(rollout)))
+            self.kl_weight.fill_(self.kl_controller.updated(kl_weight, kl_mean, len(rollout)))
         if not self.use_kl_in_reward:
             kl_weight = float(self.kl_weight)
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from lmrl.datamodules.online import online_datamodule
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
-    Experience,
     PolicyLoss,
+    PPOColumns,
     Scores,
     explained_variance,
     gae,
@@ -69,7 +69,7 @@ def compute_advantages(
     lambda_level: str = "turn",
     loss_agg_mode: str = "token-mean",
 ) -> list[Vector]:
-    """Set the columns of `lmrl.losses.Experience`: KL-penalised rewards become advantages and value targets.
+    """Set the columns of `lmrl.losses.PPOColumns`: KL-penalised rewards become advantages and value targets.
 
     Args:
         rollout: the episodes of a round.
@@ -176,7 +176,8 @@ class PPO(PolicyGradient):
             critic_lr: learning rate of a detached or own critic.
             critic_passes: passes of a detached or own critic over a round; 0: V is the running mean by turn.
             critic_warmup_rounds: rounds before the policy learns, to which only such a critic is fitted.
-            value_clip: of the shared critic: how far V may pay to move from its old value; None does not clip.
+            value_clip: of the shared critic: clipping range of V around its value at collection time; None does not
+                clip.
             value_weight: of the shared critic: weight of the value loss.
             head_bias: of the shared critic: V everywhere at the start; near the data's typical return.
             loss_agg_mode: what the loss is a mean over; None: steps, ``token-mean`` or ``turn-mean``.
@@ -190,13 +191,8 @@ class PPO(PolicyGradient):
         check_range("[0, inf)", critic_lr=critic_lr, critic_passes=critic_passes)
         check_range("[0, inf)", critic_warmup_rounds=critic_warmup_rounds)
         check_range("(-inf, inf)", head_bias=head_bias)
-        for name, chosen, known in (
-            ("level", level, LEVELS),
-            ("lambda_level", lambda_level, LEVELS),
-            ("critic", critic, CRITICS),
-        ):
-            if chosen not in known:
-                raise unknown(name, chosen, known)
+        check_choice(LEVELS, level=level, lambda_level=lambda_level)
+        check_choice(CRITICS, critic=critic)
         super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
         self.gamma = gamma
@@ -224,7 +220,7 @@ class PPO(PolicyGradient):
     # -- a round ------------------------------------------------------------------------------------------------
 
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
-        """Set the columns of `lmrl.losses.Experience`, see `compute_advantages`; then fit the detached critic."""
+        """Set the columns of `lmrl.losses.PPOColumns`, see `compute_advantages`; then fit the detached critic."""
         if self.critic is None:
             values = [sampled(episode.episode, "action_values", episode.segments) for episode in rollout]
             returns = self._set_advantages(rollout, values)
@@ -405,7 +401,7 @@ class PPO(PolicyGradient):
         return ppo_loss(
             now,
             value,
-            Experience(**batch.columns),
+            PPOColumns(**batch.columns),
             turn_end=turn_end,
             importance_cap=self.importance_cap_of_steps,
             **self.loss_arguments,

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.decoding.reader import backend_of
-from lmrl.errors import UserError, check_range, unknown
+from lmrl.errors import UserError, check_choice, check_range
 from lmrl.models.lm import compile_layers
 from lmrl.models.lora import is_adapter
 from lmrl.models.sharding import is_sharded
@@ -147,10 +147,8 @@ def check_optimizer(
     Raises:
         UserError: for an unknown optimizer or schedule, or a number outside of its range.
     """
-    if optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
-    if lr_schedule not in SCHEDULES:
-        raise unknown("lr_schedule", lr_schedule, SCHEDULES)
+    check_choice(OPTIMIZERS, optimizer=optimizer)
+    check_choice(SCHEDULES, lr_schedule=lr_schedule)
     check_range("[0, inf)", lr=lr, muon_lr=muon_lr, warmup_steps=warmup_steps, weight_decay=weight_decay)
     check_range("[0, 1]", final_lr=final_lr)
     check_range("[0, 1)", adam_beta2=adam_beta2)

@@ -100,7 +100,7 @@ def test_the_flops_of_ilql(mix: TokenBatch) -> None:
 
 def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recomputation in the backward pass is work, but not required work."""
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
     its = data(0, 16)
     again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
     module = BC(architecture=SIZE.architecture())

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lmrl.losses import (
-    Experience,
-    Sampled,
+    GRPOColumns,
+    PPOColumns,
     TokenLogprobs,
     clipped_policy_loss,
     grpo_loss,
@@ -105,7 +105,7 @@ def test_of_ppo_the_policy_loss_alone_is_weighed() -> None:
     settings = {"clip": 0.2, "value_clip": None, "value_weight": 0.5, "entropy_weight": 0.1}
     plain, found = (
         ppo_loss(now, torch.zeros(3), old, **settings)  # type: ignore[arg-type]
-        for old in (Experience(*shared), Experience(*shared, importance=importance))
+        for old in (PPOColumns(*shared), PPOColumns(*shared, importance=importance))
     )
     # The third ratio, e^0.4, is above 1.2 with an advantage above 0: its loss is clipped, and then weighed.
     by_hand = -2.0 * math.exp(0.05) + 0.5 * 2.0 * math.exp(-0.05) - 0.25 * 0.5 * 1.2
@@ -120,7 +120,7 @@ def test_of_grpo_the_kl_penalty_is_not_weighed() -> None:
     importance = torch.tensor([2.0, 0.5, 0.25])
     weight = torch.tensor([1.5, 1.5, 0.0])
     settings = {"clip": 0.2, "clip_high": None, "kl_weight": 0.3, "kl_loss_type": "k3", "entropy_weight": 0.0}
-    found = grpo_loss(now, Sampled(old, ref, ADVANTAGE, weight, importance), **settings)  # type: ignore[arg-type]
+    found = grpo_loss(now, GRPOColumns(old, ref, ADVANTAGE, weight, importance), **settings)  # type: ignore[arg-type]
     by_hand = -1.5 * 2.0 * math.exp(0.05) + 1.5 * 0.5 * 2.0 * math.exp(-0.05)
     assert found.policy_loss.item() == pytest.approx(by_hand / 3)
     assert found.kl_loss.item() == pytest.approx((weight * kl_penalty(now.logprob, ref, "k3")).sum().item() / 3)

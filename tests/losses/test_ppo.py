@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lmrl.errors import UserError
 from lmrl.losses import (
-    Experience,
     KLController,
+    PPOColumns,
     TokenLogprobs,
     clipped_policy_loss,
     explained_variance,
@@ -109,11 +109,13 @@ def test_k3_estimates_the_divergence() -> None:
 
 def test_the_controller() -> None:
     adaptive = KLController(target=6.0, horizon=1e4)
-    raised = adaptive.after(0.001, kl=60.0, samples=32)
+    raised = adaptive.updated(0.001, kl=60.0, samples=32)
     assert raised == pytest.approx(0.00100064)
-    assert adaptive.after(raised, kl=0.0, samples=32) == pytest.approx(raised * (1 - 0.00064))
-    assert KLController().after(0.001, kl=60.0, samples=32) == 0.001
-    assert KLController(target=0.01, horizon=100).after(0.1, kl=0.0, samples=512) == pytest.approx(0.01)  # not negative
+    assert adaptive.updated(raised, kl=0.0, samples=32) == pytest.approx(raised * (1 - 0.00064))
+    assert KLController().updated(0.001, kl=60.0, samples=32) == 0.001
+    assert KLController(target=0.01, horizon=100).updated(0.1, kl=0.0, samples=512) == pytest.approx(
+        0.01
+    )  # not negative
     for wrong in ({"target": 6.0}, {"horizon": 1.0}, {"target": -1.0, "horizon": 1.0}):
         with pytest.raises(UserError, match="kl_target"):
             KLController(**wrong)
@@ -125,7 +127,7 @@ def test_the_controller() -> None:
 def loss_of(ratio: float, advantage: float) -> tuple[float, float]:
     """Return the policy loss of one token and its derivative by the log of the ratio."""
     rho = torch.tensor([ratio], requires_grad=True)
-    old = Experience(torch.zeros(1), torch.zeros(1), torch.tensor([advantage]), torch.zeros(1))
+    old = PPOColumns(torch.zeros(1), torch.zeros(1), torch.tensor([advantage]), torch.zeros(1))
     now = TokenLogprobs(rho.log(), torch.zeros(1))
     loss = ppo_loss(now, torch.zeros(1), old, clip=0.2, value_clip=0.2, value_weight=1.0).policy_loss
     (gradient,) = torch.autograd.grad(loss, rho)
@@ -146,7 +148,7 @@ def test_the_ratio_is_clipped(ratio: float, advantage: float, expected: tuple[fl
 )
 def test_the_value_is_clipped(value: float, old_value: float, target: float, expected: tuple[float, float]) -> None:
     v = torch.tensor([value], requires_grad=True)
-    old = Experience(torch.zeros(1), torch.tensor([old_value]), torch.zeros(1), torch.tensor([target]))
+    old = PPOColumns(torch.zeros(1), torch.tensor([old_value]), torch.zeros(1), torch.tensor([target]))
     loss = ppo_loss(TokenLogprobs(torch.zeros(1), torch.zeros(1)), v, old, clip=0.2, value_clip=0.2, value_weight=1.0)
     (gradient,) = torch.autograd.grad(loss.value_loss, v)
     assert (loss.value_loss.item(), gradient.item()) == pytest.approx(expected)
@@ -163,7 +165,7 @@ def test_the_first_step_is_the_policy_gradient() -> None:
     logits, state, token, invalid = problem()
     now = token_logprobs(logits, state, token, invalid)
     advantage = torch.tensor([0.5, -1.0, 2.0, 0.1])
-    old = Experience(now.logprob.detach(), torch.ones(4), advantage, torch.ones(4))
+    old = PPOColumns(now.logprob.detach(), torch.ones(4), advantage, torch.ones(4))
     loss = ppo_loss(now, torch.ones(4), old, clip=0.2, value_clip=0.2, value_weight=0.5)
     assert loss.policy_loss.item() == pytest.approx(-advantage.mean().item())
     assert (loss.approx_kl.item(), loss.clipfrac.item(), loss.value_loss.item()) == (0.0, 0.0, 0.0)
@@ -178,7 +180,7 @@ def test_the_first_step_is_the_policy_gradient() -> None:
 def test_terms_add_up() -> None:
     logits, state, token, invalid = problem()
     now = token_logprobs(logits, state, token, invalid)
-    old = Experience(now.logprob.detach() - 0.1, torch.zeros(4), torch.ones(4), torch.ones(4))
+    old = PPOColumns(now.logprob.detach() - 0.1, torch.zeros(4), torch.ones(4), torch.ones(4))
     loss = ppo_loss(now, torch.full((4,), 0.5), old, clip=0.05, value_clip=None, value_weight=2.0, entropy_weight=0.3)
     assert loss.value_loss.item() == pytest.approx(0.125)
     assert loss.clipfrac.item() == 1.0
@@ -209,7 +211,7 @@ def test_what_is_never_said_has_no_part_in_the_distribution() -> None:
 
 def test_no_action_tokens_give_zero() -> None:
     empty = torch.zeros(0)
-    old = Experience(empty, empty, empty, empty)
+    old = PPOColumns(empty, empty, empty, empty)
     loss = ppo_loss(TokenLogprobs(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
     terms = [term.item() for term in loss if term is not None]
     assert terms == [0.0] * (len(terms) - 1) + [1.0]
@@ -227,7 +229,7 @@ def test_with_turns_as_steps_v_is_that_of_where_an_action_begins() -> None:
     turn_end = torch.tensor([False, True, True])
     now = TokenLogprobs(torch.zeros(3), torch.zeros(3))
     weight = torch.from_numpy(loss_weights([[2, 1]], "turn-mean")).float()
-    old = Experience(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.tensor([2.0, 2.0, 3.0]), weight)
+    old = PPOColumns(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.tensor([2.0, 2.0, 3.0]), weight)
     value = torch.tensor([1.0, 100.0, 5.0])
     found = ppo_loss(now, value, old, clip=0.2, value_clip=None, value_weight=1.0, turn_end=turn_end)
     assert found.value_loss.item() == pytest.approx(0.5 * ((1 - 2) ** 2 + (5 - 3) ** 2) / 2)

@@ -37,10 +37,10 @@ TOKEN = torch.tensor([22, 0, 7, 8, 22, 15, 0])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Four words at a time as on a CPU, or up to three states at a time as on a GPU, whatever the size."""
     by: str = request.param
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE", 1)
-    monkeypatch.setattr(token_scores, "_NARROWEST", 4)
-    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 3 * 12 * WORDS)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
+    monkeypatch.setattr(token_scores, "_WORD_PIECE_SCORES", 1)
+    monkeypatch.setattr(token_scores, "_MIN_PIECE_WORDS", 4)
+    monkeypatch.setattr(token_scores, "_STATE_PIECE_BYTES", 3 * 12 * WORDS)
     monkeypatch.setattr(token_scores, "_by_states", lambda device: by == "states")
     return by
 
@@ -179,7 +179,7 @@ def test_half_precision_is_near_float32(pieces: str, cap: float | None) -> None:
 def test_in_half_precision_a_frequent_word_keeps_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of states add in float32: a sum in bfloat16 ends where the next term is below its last digit."""
     monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
-    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(token_scores, "_STATE_PIECE_BYTES", 1)
     count = 2000
     hidden = torch.ones(count, WIDTH, dtype=torch.bfloat16)
     weight = torch.zeros(WORDS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
@@ -219,7 +219,7 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize("cap", [None, 4.0])
 def test_pieces_of_states_never_wait_for_the_device(cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 3 * 12 * WORDS)
+    monkeypatch.setattr(token_scores, "_STATE_PIECE_BYTES", 3 * 12 * WORDS)
     monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
     parts = factors()
     with Waits() as waits:
@@ -263,7 +263,7 @@ def test_the_rank_of_a_head_is_its_inner_size() -> None:
 
 def test_probabilities_of_a_policy_are_not_rounded_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the product of what bfloat16 holds is float32, so that ratios to what was sampled are near 1."""
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
     monkeypatch.setattr(token_scores, "_by_states", lambda device: True)
     hidden, weight = (part.detach().bfloat16() for part in factors(bias=False))
     never = torch.zeros(WORDS, dtype=torch.bool)
@@ -324,8 +324,8 @@ def test_scores_of_some_rows_at_a_time_give_the_numbers_and_gradients_of_the_tab
     never: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function of the rows has weights of its own, and the states of the tokens are in no order."""
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", 3 * WORDS)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
+    monkeypatch.setattr(token_scores, "_ROW_PIECE_SCORES", 3 * WORDS)
     ours = factors()
     theirs = factors()
 
@@ -384,10 +384,10 @@ def test_no_policy_gradient_makes_a_table_of_tokens_by_words(
         module.losses(data).loss.backward()
     expected = {name: parameter.grad for name, parameter in module.named_parameters()}
     module.zero_grad()
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE", 1)
-    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", width * words)
-    monkeypatch.setattr(token_scores, "_PIECE_BYTES", 8 * width * words)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
+    monkeypatch.setattr(token_scores, "_WORD_PIECE_SCORES", 1)
+    monkeypatch.setattr(token_scores, "_ROW_PIECE_SCORES", width * words)
+    monkeypatch.setattr(token_scores, "_STATE_PIECE_BYTES", 8 * width * words)
     monkeypatch.setattr(token_scores, "_by_states", lambda device: by_states)
     with Largest() as pieces:
         module.losses(data).loss.backward()

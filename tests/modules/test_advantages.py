@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lmrl.errors import UserError
-from lmrl.losses import Experience
+from lmrl.losses import PPOColumns
 from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode, sampled
 from lmrl.modules.ppo import compute_advantages
 from lmrl.tokens.encoding import Window
@@ -20,7 +20,7 @@ END = 0.7
 LOGPROBS = ((-0.1, -0.2), (-0.3, -0.4))
 TERMINATED = [-0.3662528, -0.31424, 1.258, 1.9]
 TRUNCATED = [-0.1311066, 0.012352, 1.7116, 2.53]
-COLUMNS = tuple(name for name in Experience._fields if name not in Experience._field_defaults)  # those of every round
+COLUMNS = tuple(name for name in PPOColumns._fields if name not in PPOColumns._field_defaults)  # those of every round
 SETTINGS = {"kl_weight": 0.1, "gamma": 0.9, "gae_lambda": 0.8, "lambda_level": "token"}
 
 

@@ -218,8 +218,8 @@ def test_a_large_vocabulary_gives_the_same_loss_and_gradients(
     batch = collate(examples(), observations=kind is BC)
     batch = batch._replace(return_to_go=torch.randn(batch.n_tokens))
     found = []
-    for size in (token_scores._WHOLE, 0):
-        monkeypatch.setattr(token_scores, "_WHOLE", size)
+    for size in (token_scores._MAX_TABLE_SCORES, 0):
+        monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", size)
         module.zero_grad()
         loss = module.losses(batch).loss  # type: ignore[attr-defined]
         loss.backward()

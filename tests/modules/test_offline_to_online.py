@@ -85,8 +85,8 @@ def test_scores_of_a_few_states_at_a_time_teach_the_guided_policy_the_same(
         return module.state_dict()
 
     expected = learned(tmp_path / "table")
-    monkeypatch.setattr(token_scores, "_WHOLE", 0)
-    monkeypatch.setattr(token_scores, "_PIECE_OF_ROWS", 1000)
+    monkeypatch.setattr(token_scores, "_MAX_TABLE_SCORES", 0)
+    monkeypatch.setattr(token_scores, "_ROW_PIECE_SCORES", 1000)
     found = learned(tmp_path / "rows")
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-4, msg=name)

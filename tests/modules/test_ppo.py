@@ -17,7 +17,7 @@ from lmrl.datamodules.spec import Collector
 from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
-from lmrl.losses import Experience, bc_loss, gae
+from lmrl.losses import PPOColumns, bc_loss, gae
 from lmrl.modules import PPO, load_module
 from lmrl.modules.load import _move
 from lmrl.modules.policy_gradient import RolloutEpisode
@@ -134,7 +134,7 @@ def test_advantages_are_computed_with_the_values_of_their_states(bc_run: str, na
         assert (last is None) == e.terminated
         end = 0.0 if last is None else float(values_along(module, last)[-1])
         expected.append(gae(reward, value, end, 0.9, 0.8))
-        columns = {name: np.concatenate([part.columns[name] for part in its]) for name in Experience._fields[:4]}
+        columns = {name: np.concatenate([part.columns[name] for part in its]) for name in PPOColumns._fields[:4]}
         np.testing.assert_array_equal(columns["logprob"], np.float32(now))
         np.testing.assert_allclose(columns["value"], value, atol=1e-4)
         np.testing.assert_allclose(columns["target"], expected[-1] + value, atol=1e-3)
@@ -335,5 +335,5 @@ def test_a_loss_that_is_no_number_stops_with_its_batch_saved(
     batch = TokenBatch(**saved["batch"])
     assert batch.columns is not None
     assert {name: len(column) for name, column in batch.columns.items()} == dict.fromkeys(
-        Experience._fields[:4], batch.n_tokens
+        PPOColumns._fields[:4], batch.n_tokens
     )
