@@ -23,12 +23,12 @@ from lmrl.types import Start
 from lmrl.utils.cluster import Workers, worker_threads
 from lmrl.utils.worker_processes import WorkerProcesses
 
-__all__ = ["RoundWorkers", "Weights"]
+__all__ = ["RoundWorkers", "WeightsSnapshot"]
 
 _NOTEBOOK = "__main__:"  # before the name of a class in an entry point
 
 
-class Weights(NamedTuple):
+class WeightsSnapshot(NamedTuple):
     """A copy of what a policy has learned so far."""
 
     step: int
@@ -90,7 +90,7 @@ class RoundWorkers:
         else:
             self._workers = Workers(address, count, make, gpu=module.device.type == "cuda")
 
-    def weights(self, step: int) -> Weights:
+    def weights(self, step: int) -> WeightsSnapshot:
         """Return a copy of the present weights.
 
         Args:
@@ -99,9 +99,9 @@ class RoundWorkers:
         tensors = {}
         for name, tensor in _moving(self._module).items():
             tensors[name] = tensor.detach().to("cpu", copy=True)
-        return Weights(step, tensors)
+        return WeightsSnapshot(step, tensors)
 
-    def play(self, pieces: Sequence[Sequence[Start]], weights: Weights) -> list[Piece]:
+    def play(self, pieces: Sequence[Sequence[Start]], weights: WeightsSnapshot) -> list[Piece]:
         """Play a round.
 
         Args:

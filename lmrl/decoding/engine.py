@@ -12,12 +12,12 @@ from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, check_range
 from lmrl.models.lm import positions_of, sampling_logits
 
-__all__ = ["Engine", "Weights", "default_slots"]
+__all__ = ["Engine", "ParameterWatch", "default_slots"]
 
 _SAMPLES = 256  # numbers of each tensor that are compared
 
 
-class Weights:
+class ParameterWatch:
     """Notices that a model's parameters were changed, so that what was computed with them is out of date.
 
     It compares the address and the version of each parameter, and 256 of its numbers at equal distances. Autograd
@@ -101,7 +101,7 @@ class Engine:
 
     Callers pass whole contexts; the engine compares the ids with what the slot holds and reads only the rest. Rows have
     their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed since the
-    last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read again.
+    last `feed` (a training step; see `lmrl.decoding.engine.ParameterWatch`), all slots are read again.
 
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see
@@ -133,7 +133,7 @@ class Engine:
         self.model = model
         self.slots = default_slots(model) if slots is None else slots
         self._compile = compile
-        self._weights = Weights(model)
+        self._weights = ParameterWatch(model)
         self.reset()
 
     def reset(self) -> None:
