@@ -14,7 +14,7 @@ from lmrl.models.lm import positions_of, sampling_logits
 
 __all__ = ["Engine", "ParameterWatch", "default_slots"]
 
-_SAMPLES = 256  # numbers of each tensor that are compared
+_NUMBERS_COMPARED = 256  # of each tensor
 
 
 class ParameterWatch:
@@ -65,13 +65,13 @@ class ParameterWatch:
 def _sample(tensor: Tensor) -> Tensor:
     """Up to 256 numbers at equal distances, as a view where the tensor is contiguous."""
     size = tensor.numel()
-    step = max(1, size // _SAMPLES)
+    step = max(1, size // _NUMBERS_COMPARED)
     if not tensor.is_contiguous():
         return tensor.flatten()[::step]
-    return tensor.as_strided((min(_SAMPLES, size),), (step,))
+    return tensor.as_strided((min(_NUMBERS_COMPARED, size),), (step,))
 
 
-_CONTEXT = 1024  # tokens
+_SIZING_CONTEXT = 1024  # tokens of a context, by which the number of slots is chosen
 
 
 def default_slots(model: PreTrainedModel) -> int:
@@ -85,7 +85,7 @@ def default_slots(model: PreTrainedModel) -> int:
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    tokens = min(_CONTEXT, positions_of(config))
+    tokens = min(_SIZING_CONTEXT, positions_of(config))
     bytes_per_slot: int = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
     fitting = memory_of(model.device) // 4 // bytes_per_slot
     return max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
