@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lmrl.callbacks.health import RoundHealth, health_metrics, logged_of, stop_fallen
+from lmrl.callbacks.health import RoundHealth, logged_of, stop_run
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
 from lmrl.callbacks.round_workers import RoundWorkers, WeightsSnapshot
@@ -177,7 +177,7 @@ class RolloutCollection(Callback):
         self._sampler: Sampler | None = None
         self._ahead: RoundsAhead | None = None
         self._resumed: dict[int, WeightsSnapshot] = {}
-        self._seconds = 0.0
+        self._rollout_seconds = 0.0
         self._health = RoundHealth()
         self._logged_before: dict[str, float] = {}
 
@@ -222,12 +222,12 @@ class RolloutCollection(Callback):
             self._health = RoundHealth()
             self._logged_before = {}
             self._resumed = {}
-            self._seconds = 0.0
+            self._rollout_seconds = 0.0
         self._trainer = trainer
         self._module = pl_module
         self._data = data
         self._make_env = environment(data.task.name, data.env)
-        self._began = perf_counter()
+        self._start_time = perf_counter()
         if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
             pl_module.correct_rollouts(self.correction)
         data.register_collector(self)
@@ -257,7 +257,7 @@ class RolloutCollection(Callback):
             for index, episode in enumerate(episodes):
                 episodes[index] = replace(episode, info={**episode.info, "group": index // self.group_size})
         seconds = perf_counter() - began
-        self._seconds += seconds
+        self._rollout_seconds += seconds
 
         complete = _complete(episodes, number)
         metrics["rollout/episodes"] = float(number * self.episodes)
@@ -280,12 +280,15 @@ class RolloutCollection(Callback):
 
     def _judge(self, number: int, complete: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Log the group ``health/``, and stop a run that has fallen."""
-        won = metrics.get("rollout/success_rate", float("nan"))
-        health = health_metrics(self._logged(), metrics["rollout/return_mean"], won)
+        health = {
+            "health/return": metrics["rollout/return_mean"],
+            "health/success": metrics.get("rollout/success_rate", float("nan")),
+            **self._logged(),
+        }
         log_now(self._trainer, health)
         fallen = self._health.add(number, complete)
         if fallen is not None and self.stop_fallen:
-            stop_fallen(self._trainer, fallen, health)
+            stop_run(self._trainer, fallen, health)
 
     def _logged(self) -> dict[str, float]:
         """The newest values that the group ``health/`` repeats, also from before a resume.
@@ -476,15 +479,15 @@ class RolloutCollection(Callback):
 
     def _time_shares(self) -> dict[str, float]:
         """Shares of the time since the beginning."""
-        total = perf_counter() - self._began
+        total = perf_counter() - self._start_time
         evaluating = 0.0
         callbacks: list[Callback] = self._trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, InteractiveEvaluation):
                 evaluating += callback.seconds
-        updating = total - self._seconds - evaluating
+        updating = total - self._rollout_seconds - evaluating
         return {
-            "time/rollout": self._seconds / total,
+            "time/rollout": self._rollout_seconds / total,
             "time/eval": evaluating / total,
             "time/update": updating / total,
         }

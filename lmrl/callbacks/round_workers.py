@@ -52,7 +52,7 @@ class RoundWorkers:
     of adapters alone where nothing else learns.
 
     Args:
-        address: of a Ray cluster, as of `lmrl.utils.cluster.Cluster`; None: processes of this machine.
+        address: of a Ray cluster, see `lmrl.utils.cluster.Cluster`; None: processes of this machine.
         count: how many processes; None: one, or as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
         task: name of the task.
@@ -167,7 +167,7 @@ def _tensors(module: LanguageModule) -> dict[str, Tensor]:
 
 
 def _moving(module: LanguageModule) -> dict[str, Tensor]:
-    """Those of the rollouts that training may change.
+    """Return the tensors of the rollout policy that training may change.
 
     What is frozen in the language model that learns, under its adapters, does not change.
     """
