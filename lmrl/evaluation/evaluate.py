@@ -43,7 +43,7 @@ class RayWorkers:
     """Processes of a Ray cluster that run episodes."""
 
     address: str
-    """As of `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
+    """See `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
     count: int | None = None
     """Number of processes; None: as many as the cluster has cores (or GPUs) for."""
     make_policy: Callable[[], LoadedPolicy] | None = None
@@ -154,7 +154,7 @@ def evaluate(
     process.
 
     Args:
-        policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as of
+        policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as in
             ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: number of episodes, at least one; None: `default_episodes`.

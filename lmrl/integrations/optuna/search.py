@@ -95,7 +95,7 @@ def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.S
     elif study.user_attrs[_RECIPE] != recipe:
         raise UserError(
             f"{sweep.out} holds a sweep of another configuration, space, sampler, seed or number of episodes; "
-            "go on with those, or choose another folder with --out"
+            "use those, or choose another folder with --out"
         )
     return study
 
