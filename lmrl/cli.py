@@ -35,9 +35,9 @@ options:
   --evaluation.KEY=VALUE         how often the policy plays, and how much: every_n_steps and episodes; likewise
                                  --checkpoint.every_n_steps and, of online runs, --rollout.episodes
   --seed_everything SEED         decides everything that is random about the training
-  --resume                       go on from the run's last.ckpt, if it has one
-  --ckpt_path FILE               a checkpoint to go on from, e.g. runs/maze_fo/ilql/last.ckpt
-  --overwrite                    begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder
+  --resume                       resume from the run's last.ckpt, if it has one
+  --ckpt_path FILE               checkpoint to resume from, e.g. runs/maze_fo/ilql/last.ckpt
+  --overwrite                    start a new run; the old one moves to .earlier/NAME-1 next to its folder
   --allow_pickle                 read one with pickled objects; that can run any code in it
   --print_config                 show the merged configuration and end
 

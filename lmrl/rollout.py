@@ -28,6 +28,8 @@ from lmrl.types import (
 )
 
 __all__ = [
+    "SEEDS_OF_ROUNDS",
+    "SEEDS_OF_SELECTION",
     "Failure",
     "GymEnv",
     "MakeEnv",
@@ -56,7 +58,7 @@ StepResult: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure in place of a turn."""
+    """A failure in place of a step's result."""
 
     error: Exception
     by_partner: bool
@@ -68,16 +70,16 @@ def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = N
 
     Args:
         moves: the actions.
-        failures: if given, an environment that raises is noted here under its place, its turn is None, and the others
-            continue. A partner that raises is asked again, question by question.
+        failures: if given, an environment that raises is noted here under its place, its result is None, and the
+            others continue. A partner that raises is asked again, question by question.
 
     Returns:
-        The turns in the order of the moves.
+        The results in the order of the moves.
 
     Raises:
         BudgetError: a partner's budget is used up, whatever ``failures`` is.
     """
-    return _JointStep(moves, failures).turns()
+    return _JointStep(moves, failures).results()
 
 
 class _Question(NamedTuple):
@@ -91,15 +93,15 @@ class _JointStep:
     def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
         self._moves = moves
         self._failures = failures
-        self._turns: list[StepResult | None] = [None] * len(moves)
+        self._results: list[StepResult | None] = [None] * len(moves)
         self._open: dict[int, _Question] = {}  # by place in the moves
 
-    def turns(self) -> list[StepResult | None]:
+    def results(self) -> list[StepResult | None]:
         for place, (_, env, action) in enumerate(self._moves):
             if isinstance(env, DialogueEnv):
                 self._half_step(place, env, env.say, action)
             else:
-                self._turns[place] = self._guarded(place, partial(_step, env, action))
+                self._results[place] = self._guarded(place, partial(_step, env, action))
         while self._open:
             # One batch: all open questions to the partner of the first one.
             partner = next(iter(self._open.values())).env.partner
@@ -113,16 +115,16 @@ class _JointStep:
                 if reply is not None:
                     # The environment ends its step, or asks again.
                     self._half_step(place, question.env, question.env.hear, reply)
-        return self._turns
+        return self._results
 
     def _half_step(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
-        """Half a step: its outcome is a finished turn, or the next question."""
+        """Half a step: its outcome is the step's result, or the next question."""
         outcome = self._guarded(place, lambda: _checked(half(text)))
         if isinstance(outcome, PartnerRequest):
             slot, _, _ = self._moves[place]
             self._open[place] = _Question(env, replace(outcome, slot=slot))
         elif outcome is not None:
-            self._turns[place] = outcome
+            self._results[place] = outcome
 
     def _replies(self, batch: dict[int, _Question]) -> dict[int, str | None]:
         """Return the common partner's reply to each question; None where it fails twice."""
@@ -157,9 +159,9 @@ class _JointStep:
 
 
 def _step(env: GymEnv, action: str) -> StepResult:
-    turn = _checked(env.step(action))
-    assert not isinstance(turn, PartnerRequest)
-    return turn
+    result = _checked(env.step(action))
+    assert not isinstance(result, PartnerRequest)
+    return result
 
 
 def _checked(outcome: StepResult | PartnerRequest) -> StepResult | PartnerRequest:
@@ -242,8 +244,8 @@ class Slot:
             text, _, _, _, self.info = _step(self.env, reply.text)
         self.observations[-1] = text  # differs only if the old environment failed to begin
 
-    def record_step(self, reply: Reply, turn: StepResult) -> tuple[bool, bool]:
-        text, reward, terminated, truncated, self.info = turn
+    def record_step(self, reply: Reply, result: StepResult) -> tuple[bool, bool]:
+        text, reward, terminated, truncated, self.info = result
         self.observations.append(text)
         self.replies.append(reply)
         self.rewards.append(float(reward))
@@ -276,6 +278,12 @@ class Slot:
             action_logprobs=tuple(logprobs) if sampled else (),
             action_values=tuple(values) if valued else (),
         )
+
+
+# The last number of a key separates the purposes of seeds. It is never 0: SeedSequence ignores trailing zeros.
+# Evaluations have no such number. The members of a group have one more after it.
+SEEDS_OF_ROUNDS = 1
+SEEDS_OF_SELECTION = 2
 
 
 def episode_seed(*key: int) -> int:
@@ -378,16 +386,16 @@ class _SlotPool:
         moves = []
         for slot, reply in zip(self.busy, replies, strict=True):
             moves.append((slot.index, slot.env, reply.text))
-        turns = step_together(moves, self._failures)
+        results = step_together(moves, self._failures)
 
         ended: list[tuple[Slot, Episode]] = []
         still_busy = []
         for place, slot in enumerate(self.busy):
-            turn: StepResult | Exception | None = turns[place]
-            if turn is None:
+            result: StepResult | Exception | None = results[place]
+            if result is None:
                 assert self._failures is not None
-                turn = _retried(slot, replies[place], self._failures.pop(place), self._make_env)
-            episode = self._after(slot, replies[place], turn, stop)
+                result = _retried(slot, replies[place], self._failures.pop(place), self._make_env)
+            episode = self._after(slot, replies[place], result, stop)
             if episode is None:
                 still_busy.append(slot)
             else:
@@ -399,12 +407,12 @@ class _SlotPool:
         return [(slot.order, replace(episode, final_value=values.get(slot.index))) for slot, episode in ended]
 
     def _after(
-        self, slot: Slot, reply: Reply, turn: StepResult | Exception, stop: Callable[[Request], bool] | None
+        self, slot: Slot, reply: Reply, result: StepResult | Exception, stop: Callable[[Request], bool] | None
     ) -> Episode | None:
-        """Return the episode, if this turn was its last."""
-        if isinstance(turn, Exception):
-            return _aborted(slot, self._task, turn)
-        terminated, truncated = slot.record_step(reply, turn)
+        """Return the episode, if this step was its last."""
+        if isinstance(result, Exception):
+            return _aborted(slot, self._task, result)
+        terminated, truncated = slot.record_step(reply, result)
         if not (terminated or truncated) and stop is not None and stop(slot.request()):
             truncated = True
         return slot.episode(self._task, terminated, truncated) if terminated or truncated else None
@@ -454,7 +462,7 @@ def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: b
 
 
 def _retried(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> StepResult | Exception:
-    """Return the turn that failed, played again by a new environment; or the error that it raises again."""
+    """Return the result of the step that failed, repeated by a new environment; or the error that it raises again."""
     if failure.by_partner:
         return failure.error
     try:
@@ -465,7 +473,7 @@ def _retried(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> S
 
 
 def _aborted(slot: Slot, task: str, error: Exception) -> Episode:
-    """Return the episode up to the turn that failed twice."""
+    """Return the episode up to the step that failed twice."""
     slot.info["error"] = f"{type(error).__name__}: {error}"
     return slot.episode(task, terminated=False, truncated=True)
 

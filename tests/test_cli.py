@@ -367,7 +367,7 @@ def test_a_training_that_ended_early_says_how_to_go_on(
         assert main([*words, "--ckpt_path", "run/last.ckpt"]) == code
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning leaves it ignored
-    assert capsys.readouterr().err.endswith(f"go on with: lmrl {' '.join(words)} --ckpt_path=run/last.ckpt\n")
+    assert capsys.readouterr().err.endswith(f"resume with: lmrl {' '.join(words)} --ckpt_path=run/last.ckpt\n")
 
 
 def test_a_terminated_training_is_143(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,8 @@ _TERA = 1e12
 class ComputeBudget(Callback):
     """Ends a training at the last step or round that fits into a number of floating-point operations.
 
-    Counted is what training steps require (`lmrl.modules.LanguageModule.step_cost`), and what it takes to play rounds
-    and to score their tokens (`round_cost`), on all processes together: matrices and attention, by the formula of
+    The budget counts the training steps (`lmrl.modules.LanguageModule.step_cost`), and playing rounds and scoring their
+    tokens (`round_cost`), on all processes together. It counts matrices and attention, by the formula of
     `lmrl.training.flops`. Evaluation and validation are free. The count follows from the tokens, so it is the same on
     every machine and for every way to compute them.
 
@@ -58,8 +58,8 @@ class ComputeBudget(Callback):
         #: Operations so far.
         self.spent = 0.0
         self._spent_at_last_step = 0.0  # a round since then counts for the next step
-        self._round = 0.0  # operations of the last round
-        self._step = 0.0  # of the last step, or of the micro-batches so far of one under way
+        self._last_round_operations = 0.0
+        self._last_step_operations = 0.0  # of a step under way: of its micro-batches so far
         self._step_is_over = True
         self._seen = Amounts()
         self._rounds_seen = 0
@@ -99,13 +99,13 @@ class ComputeBudget(Callback):
         """Add a batch, and the round that was played for it; end the training if nothing more fits."""
         self._add_rounds()
         if self._step_is_over:
-            self._step = 0.0
+            self._last_step_operations = 0.0
         operations = sum(self._step_cost.of(part) for part in parts_of(batch))
-        self._step += self._over_processes(trainer, operations)
+        self._last_step_operations += self._over_processes(trainer, operations)
         self._step_is_over = is_between_steps(trainer)
         if not self._step_is_over:
             return
-        self.spent += self._step
+        self.spent += self._last_step_operations
         pl_module.log("compute/tflop", self.spent / _TERA)
         for share in self.save_at:
             if self._spent_at_last_step < share * self.budget <= self.spent:
@@ -127,8 +127,8 @@ class ComputeBudget(Callback):
             "next": self._next(),
             "spent": self.spent,
             "spent_at_last_step": self._spent_at_last_step,
-            "round": self._round,
-            "step": self._step,
+            "round": self._last_round_operations,
+            "step": self._last_step_operations,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -137,13 +137,13 @@ class ComputeBudget(Callback):
         if self.spent + float(state_dict.get("next", 0.0)) > self.budget:
             self._trainer.should_stop = True
         self._spent_at_last_step = float(state_dict["spent_at_last_step"])
-        self._round = float(state_dict["round"])
-        self._step = float(state_dict["step"])
+        self._last_round_operations = float(state_dict["round"])
+        self._last_step_operations = float(state_dict["step"])
 
     def _next(self) -> float:
         """Return what the next step costs, with the round that has to be played for it."""
         is_round_due = isinstance(self._data, OnlineDataModule) and self._data.round_is_used_up
-        return self._step + (self._round if is_round_due else 0.0)
+        return self._last_step_operations + (self._last_round_operations if is_round_due else 0.0)
 
     def _add_rounds(self) -> None:
         """Add the rounds that were played since the last time. Each process has all of their episodes."""
@@ -154,7 +154,7 @@ class ComputeBudget(Callback):
         played = float(self._round_cost.of_amounts(new))
         self.spent += played
         # There are several rounds where a critic warms up, or where a filter has left nothing of one.
-        self._round = played / (self._data.collected_rounds - self._rounds_seen)
+        self._last_round_operations = played / (self._data.collected_rounds - self._rounds_seen)
         self._rounds_seen = self._data.collected_rounds
 
     @staticmethod

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lmrl.types import Episode
 
-__all__ = ["RoundHealth", "causes", "health_metrics", "logged_of", "stop_fallen"]
+__all__ = ["RoundHealth", "causes", "logged_of", "stop_run"]
 
 WINDOW = 5
 """Rounds whose episodes are looked at together."""
-ERRORS = 6.0
+STANDARD_ERRORS = 6.0
 """Standard errors by which a window must be below the best one to count as fallen."""
 
 #: Keys that the group ``health/`` repeats, by the last part of what an algorithm logs.
@@ -42,6 +42,15 @@ class _Round(NamedTuple):
     """Sum of the squares of their mean returns."""
 
 
+class _Window(NamedTuple):
+    """The mean return of `WINDOW` rounds in a row."""
+
+    last_round: int
+    mean: float
+    variance: float
+    """Of the mean."""
+
+
 class RoundHealth:
     """Watches the returns of rounds.
 
@@ -53,7 +62,7 @@ class RoundHealth:
 
     def __init__(self) -> None:
         self.rounds: deque[_Round] = deque(maxlen=WINDOW)
-        self.best: tuple[int, float, float] | None = None  # last round, mean return, its variance
+        self.best: _Window | None = None
 
     def add(self, number: int, episodes: Sequence[Episode]) -> str | None:
         """Add a round.
@@ -74,24 +83,26 @@ class RoundHealth:
         mean_square = sum(entry.squares for entry in self.rounds) / count
         # Variance of the mean over the starts of the window.
         variance = max(0.0, mean_square - mean**2) / count
-        if self.best is None or mean > self.best[1]:
-            self.best = (number, mean, variance)
+        if self.best is None or mean > self.best.mean:
+            self.best = _Window(number, mean, variance)
             return None
-        last, best, best_variance = self.best
-        error = (variance + best_variance) ** 0.5
-        rounding = 1e-9 * max(1.0, abs(best))
-        if best - mean <= ERRORS * error + rounding:
+        best = self.best
+        error = (variance + best.variance) ** 0.5
+        rounding = 1e-9 * max(1.0, abs(best.mean))
+        if best.mean - mean <= STANDARD_ERRORS * error + rounding:
             return None
         # Without an error, all starts of both windows returned the same.
-        by = f"{(best - mean) / error:.1f} standard errors" if error else "returns within each do not differ"
+        by = f"{(best.mean - mean) / error:.1f} standard errors" if error else "returns within each do not differ"
         return (
             f"the run has fallen: a return of {mean:.4g} in rounds {number - WINDOW + 1} to {number}, "
-            f"{best:.4g} in rounds {last - WINDOW + 1} to {last} ({by})"
+            f"{best.mean:.4g} in rounds {best.last_round - WINDOW + 1} to {best.last_round} ({by})"
         )
 
     def state_dict(self) -> dict[str, Any]:
         """The rounds of the window and the best one."""
-        return {"rounds": [list(entry) for entry in self.rounds], "best": self.best}
+        # Plain tuples: a checkpoint is read without pickled classes.
+        best = None if self.best is None else tuple(self.best)
+        return {"rounds": [list(entry) for entry in self.rounds], "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume."""
@@ -101,7 +112,7 @@ class RoundHealth:
         self.best = None
         if state["best"] is not None:
             last_round, mean, variance = state["best"]
-            self.best = (int(last_round), float(mean), float(variance))
+            self.best = _Window(int(last_round), float(mean), float(variance))
 
 
 def _returns_of_starts(episodes: Sequence[Episode]) -> NDArray[np.float64]:
@@ -129,17 +140,6 @@ def logged_of(name: str, logged: Mapping[str, Tensor]) -> dict[str, float]:
     return metrics
 
 
-def health_metrics(logged: Mapping[str, float], returns: float, success: float) -> dict[str, float]:
-    """Return the group ``health/`` of a round.
-
-    Args:
-        logged: see `logged_of`.
-        returns: mean return of the round.
-        success: share of its episodes that were won.
-    """
-    return {"health/return": returns, "health/success": success, **logged}
-
-
 def causes(metrics: Mapping[str, float]) -> str:
     """Say in a few words what is likely to make a run fall."""
     found = []
@@ -154,8 +154,14 @@ def causes(metrics: Mapping[str, float]) -> str:
     return "; ".join(found) or "nothing else looks wrong: rounds may be too small (train/noise_scale) or lr too large"
 
 
-def stop_fallen(trainer: Trainer, line: str, metrics: Mapping[str, float]) -> None:
-    """Say why, and end the training; its best checkpoint stays."""
+def stop_run(trainer: Trainer, line: str, metrics: Mapping[str, float]) -> None:
+    """End a training that has fallen, with a warning that names the likely causes; its best checkpoint stays.
+
+    Args:
+        trainer: of the run.
+        line: of `RoundHealth.add`.
+        metrics: the group ``health/`` of the last round.
+    """
     why = causes(metrics)
     rank_zero_warn(f"{line}. {why[0].upper()}{why[1:]}. Training stops; `best` is kept")
     trainer.should_stop = True

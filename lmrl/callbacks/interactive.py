@@ -78,10 +78,10 @@ class InteractiveEvaluation(Callback):
         self.best = float("-inf")
         self.best_step = 0
         self.seconds = 0.0
-        self._spent = 0.0  # seconds of training, by earlier processes of this run
-        self._began = perf_counter()
-        self._paused: float | None = None  # when the present evaluation began
-        self._evaluated = -1
+        self._seconds_before = 0.0  # of training, by earlier processes of this run
+        self._start_time = perf_counter()
+        self._evaluation_start_time: float | None = None  # None between evaluations
+        self._last_evaluated_step = -1
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Forget another run, for which the same object was used before."""
@@ -95,7 +95,7 @@ class InteractiveEvaluation(Callback):
         if self.task is not DIALOGUES:
             with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
                 policy_of(pl_module, self.decoding)
-        self._began = perf_counter()
+        self._start_time = perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Evaluate if it is time."""
@@ -112,14 +112,14 @@ class InteractiveEvaluation(Callback):
             self._evaluate(trainer, pl_module)
 
     def _evaluate(self, trainer: Trainer, module: L.LightningModule) -> None:
-        if trainer.global_step == self._evaluated:  # accumulated batches end without a step
+        if trainer.global_step == self._last_evaluated_step:  # accumulated batches end without a step
             return
-        self._evaluated = trainer.global_step
-        self._paused = perf_counter()
+        self._last_evaluated_step = trainer.global_step
+        self._evaluation_start_time = perf_counter()
         with while_evaluating(trainer, f"playing {self.episodes} episodes"):
             self._play(trainer, module)
-        self.seconds += perf_counter() - self._paused
-        self._paused = None
+        self.seconds += perf_counter() - self._evaluation_start_time
+        self._evaluation_start_time = None
 
     def _play(self, trainer: Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, LanguageModule)
@@ -151,8 +151,8 @@ class InteractiveEvaluation(Callback):
 
     def _trained(self) -> float:
         """Seconds that the run has been training, without its evaluations."""
-        now = perf_counter() if self._paused is None else self._paused
-        return self._spent + now - self._began - self.seconds
+        now = perf_counter() if self._evaluation_start_time is None else self._evaluation_start_time
+        return self._seconds_before + now - self._start_time - self.seconds
 
     def _metrics(self, scores: dict[str, Any]) -> dict[str, float]:
         prefix = f"eval/{self.task.name}"
@@ -174,7 +174,7 @@ class InteractiveEvaluation(Callback):
         """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
-        self._spent = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
+        self._seconds_before = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
 
 
 class _Counts:

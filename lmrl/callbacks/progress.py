@@ -46,11 +46,14 @@ class TrainingProgress(ProgressBar):
         self._enabled = True
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._began = self._looked = self._written = 0.0
-        self._evaluated = 0.0  # seconds of validation and play since then
-        self._validating = 0.0
-        self._first = 0
-        self._total = 0
+        # Times of `monotonic`; `_start_time` is 0 while nothing is trained.
+        self._start_time = 0.0
+        self._last_look_time = 0.0
+        self._last_line_time = 0.0
+        self._validation_start_time = 0.0
+        self._evaluation_seconds = 0.0  # of validation and play since the start
+        self._first_step = 0
+        self._total_steps = 0  # 0: there is no limit to show
         self._budget: ComputeBudget | None = None
         self._spent_before = 0.0
         self._returns: list[float] = []
@@ -76,17 +79,19 @@ class TrainingProgress(ProgressBar):
         # where a budget ends it: Lightning then has its own limit of 1,000 epochs, which nobody means to reach.
         steps = trainer.estimated_stepping_batches
         is_limited = 0 < steps < float("inf") and (self._budget is None or trainer.max_steps > 0)
-        self._total = int(steps) if is_limited else 0
-        self._first = trainer.global_step
-        self._began = self._looked = self._written = monotonic()
-        self._evaluated = 0.0
+        self._total_steps = int(steps) if is_limited else 0
+        self._first_step = trainer.global_step
+        self._start_time = monotonic()
+        self._last_look_time = self._start_time
+        self._last_line_time = self._start_time
+        self._evaluation_seconds = 0.0
         console = Console(stderr=True)
         if console.is_terminal:
             ends = (TimeElapsedColumn(), TextColumn("<"), TimeRemainingColumn())
             columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"), *ends)
             self._bar = Progress(*columns, console=console)
             self._task = self._bar.add_task(
-                self._steps(trainer), total=self._total or None, completed=self._first, text=""
+                self._steps(trainer), total=self._total_steps or None, completed=self._first_step, text=""
             )
             self._bar.start()
 
@@ -97,11 +102,11 @@ class TrainingProgress(ProgressBar):
     def on_validation_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show that validation takes the time."""
         self.say("validating")
-        self._validating = monotonic()
+        self._validation_start_time = monotonic()
 
     def on_validation_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Show the steps again."""
-        self.add_evaluation(monotonic() - self._validating)
+        self.add_evaluation(monotonic() - self._validation_start_time)
         self._show(trainer, always=self._bar is not None)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -121,30 +126,30 @@ class TrainingProgress(ProgressBar):
         now = monotonic()
         if self._bar is not None:
             self._bar.update(self._task, text=what, refresh=True)
-        elif self._enabled and self._began and now - self._written >= self.seconds:
-            self._written = now
+        elif self._enabled and self._start_time and now - self._last_line_time >= self.seconds:
+            self._last_line_time = now
             print(what, file=sys.stderr, flush=True)
 
     def add_evaluation(self, seconds: float) -> None:
         """Leave out of the pace of the steps what a validation or a played evaluation took."""
-        self._evaluated += seconds
+        self._evaluation_seconds += seconds
 
     def _close(self, trainer: Trainer) -> None:
-        if self._began and self._enabled:
+        if self._start_time and self._enabled:
             self._show(trainer, always=True)
         self._stop()
 
     def _stop(self) -> None:
-        self._began = 0.0
+        self._start_time = 0.0
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def _show(self, trainer: Trainer, always: bool = False) -> None:
         now = monotonic()
-        if not self._enabled or not self._began or (not always and now - self._looked < _REFRESH):
+        if not self._enabled or not self._start_time or (not always and now - self._last_look_time < _REFRESH):
             return
-        self._looked = now
+        self._last_look_time = now
         numbers, is_new_return = self._numbers(trainer)
         if self._bar is not None:
             step = trainer.global_step
@@ -154,14 +159,14 @@ class TrainingProgress(ProgressBar):
             # In a log file a line counts for its news: an evaluation, the end, or some time gone by. The last step's
             # loss may be logged again when it is no longer news.
             is_new_step = self._line[:1] != line[:1]
-            is_due = always or now - self._written >= self.seconds
+            is_due = always or now - self._last_line_time >= self.seconds
             if is_new_return or (is_new_step and is_due):
                 self._line = line
-                self._written = now
+                self._last_line_time = now
                 print(", ".join([*line, *self._pace(trainer, now)]), file=sys.stderr, flush=True)
 
     def _steps(self, trainer: Trainer) -> str:
-        return f"step {trainer.global_step}" + (f"/{self._total}" if self._total else "")
+        return f"step {trainer.global_step}" + (f"/{self._total_steps}" if self._total_steps else "")
 
     def _numbers(self, trainer: Trainer) -> tuple[list[str], bool]:
         """Round, loss and return, where they exist; and whether the return is a new one."""
@@ -185,15 +190,15 @@ class TrainingProgress(ProgressBar):
 
     def _pace(self, trainer: Trainer, now: float) -> list[str]:
         """Steps per second of this process without its evaluations, and the time that the rest will take with them."""
-        done = trainer.global_step - self._first
-        took = now - self._began
-        stepped = took - self._evaluated
+        done = trainer.global_step - self._first_step
+        took = now - self._start_time
+        stepped = took - self._evaluation_seconds
         if not done or stepped <= 0:
             return []
         # The run ends at the first of its limits: its steps, or its compute.
         estimates = []
-        if self._total:
-            steps_left = max(0, self._total - trainer.global_step)
+        if self._total_steps:
+            steps_left = max(0, self._total_steps - trainer.global_step)
             estimates.append(steps_left * took / done)
         if self._budget is not None and self._budget.share > self._spent_before:
             share_left = 1 - self._budget.share

@@ -14,11 +14,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lmrl.callbacks.health import RoundHealth, health_metrics, logged_of, stop_fallen
+from lmrl.callbacks.health import RoundHealth, logged_of, stop_run
 from lmrl.callbacks.interactive import InteractiveEvaluation, policy_of
 from lmrl.callbacks.progress import say
-from lmrl.callbacks.round_workers import RoundWorkers, Weights
-from lmrl.callbacks.rounds_ahead import PlayedRound, RoundsAhead, state_of, weights_of
+from lmrl.callbacks.round_workers import RoundWorkers, WeightsSnapshot
+from lmrl.callbacks.rounds_ahead import PlayedRound, RoundsAhead, pack_snapshots, unpack_snapshots
 from lmrl.datamodules import OnlineDataModule
 from lmrl.decoding.engine import default_slots
 from lmrl.decoding.sampling import check_decoding
@@ -28,18 +28,18 @@ from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
 from lmrl.partners import environment
-from lmrl.rollout import Piece, episode_seed, pieces_of, play_piece
+from lmrl.rollout import SEEDS_OF_ROUNDS, Piece, episode_seed, pieces_of, play_piece
 from lmrl.training.reporting import log_now
 from lmrl.types import Episode, Policy, Start
-from lmrl.utils.distributed import map_over_ranks, rank_and_world_size
+from lmrl.utils.distributed import map_over_ranks, on_first_rank, rank_and_world_size
 
 __all__ = ["RolloutCollection", "Sampler", "signs_of_collapse"]
 
-# From where on a round looks like one of a policy that has collapsed.
-_ENTROPY = 0.01  # nats per token
-_SHARE = 0.9  # of all actions
-_REPEATED = 0.5  # of the three-token pieces within actions
-_FEW = 16  # fewer tokens, actions or pieces are not judged
+# A round beyond one of these limits looks like one of a policy that has collapsed.
+_MIN_ENTROPY = 0.01  # nats per token
+_MAX_SHARE_OF_ONE_ACTION = 0.9
+_MAX_REPEATED_TRIGRAMS = 0.5  # share of the three-token pieces within actions
+_MIN_COUNT = 16  # fewer tokens, actions or pieces are not judged
 
 
 def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
@@ -65,19 +65,19 @@ def signs_of_collapse(episodes: Sequence[Episode]) -> list[str]:
             distinct_trigrams += len(set(of_action))
 
     signs = []
-    if len(logprobs) >= _FEW:
+    if len(logprobs) >= _MIN_COUNT:
         entropy = -float(np.mean(logprobs))
-        if entropy < _ENTROPY:
+        if entropy < _MIN_ENTROPY:
             signs.append(f"entropy is near zero: {entropy:.4f} nats per token")
     if len(returns) > 1 and float(np.std(returns)) < 1e-6:
         signs.append(f"returns do not differ: all {len(returns)} are {returns[0]:g}")
-    if actions.total() >= _FEW:
+    if actions.total() >= _MIN_COUNT:
         action, count = actions.most_common(1)[0]
-        if count > _SHARE * actions.total():
+        if count > _MAX_SHARE_OF_ONE_ACTION * actions.total():
             signs.append(f"{count} of {actions.total()} actions are {action!r}")
-    if trigrams >= _FEW:
+    if trigrams >= _MIN_COUNT:
         repeated = 1.0 - distinct_trigrams / trigrams
-        if repeated > _REPEATED:
+        if repeated > _MAX_REPEATED_TRIGRAMS:
             signs.append(f"{repeated:.0%} of the three-token pieces within actions are repeated")
     return signs
 
@@ -176,8 +176,8 @@ class RolloutCollection(Callback):
         self._workers: RoundWorkers | None = None
         self._sampler: Sampler | None = None
         self._ahead: RoundsAhead | None = None
-        self._resumed: dict[int, Weights] = {}
-        self._seconds = 0.0
+        self._resumed: dict[int, WeightsSnapshot] = {}
+        self._rollout_seconds = 0.0
         self._health = RoundHealth()
         self._logged_before: dict[str, float] = {}
 
@@ -222,12 +222,12 @@ class RolloutCollection(Callback):
             self._health = RoundHealth()
             self._logged_before = {}
             self._resumed = {}
-            self._seconds = 0.0
+            self._rollout_seconds = 0.0
         self._trainer = trainer
         self._module = pl_module
         self._data = data
         self._make_env = environment(data.task.name, data.env)
-        self._began = perf_counter()
+        self._start_time = perf_counter()
         if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
             pl_module.correct_rollouts(self.correction)
         data.register_collector(self)
@@ -257,7 +257,7 @@ class RolloutCollection(Callback):
             for index, episode in enumerate(episodes):
                 episodes[index] = replace(episode, info={**episode.info, "group": index // self.group_size})
         seconds = perf_counter() - began
-        self._seconds += seconds
+        self._rollout_seconds += seconds
 
         complete = _complete(episodes, number)
         metrics["rollout/episodes"] = float(number * self.episodes)
@@ -280,12 +280,15 @@ class RolloutCollection(Callback):
 
     def _judge(self, number: int, complete: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Log the group ``health/``, and stop a run that has fallen."""
-        won = metrics.get("rollout/success_rate", float("nan"))
-        health = health_metrics(self._logged(), metrics["rollout/return_mean"], won)
+        health = {
+            "health/return": metrics["rollout/return_mean"],
+            "health/success": metrics.get("rollout/success_rate", float("nan")),
+            **self._logged(),
+        }
         log_now(self._trainer, health)
         fallen = self._health.add(number, complete)
         if fallen is not None and self.stop_fallen:
-            stop_fallen(self._trainer, fallen, health)
+            stop_run(self._trainer, fallen, health)
 
     def _logged(self) -> dict[str, float]:
         """The newest values that the group ``health/`` repeats, also from before a resume.
@@ -312,7 +315,7 @@ class RolloutCollection(Callback):
         if self.max_staleness:
             # A resumed run may be saved again before it has begun the rounds that were under way.
             under_way = self._resumed if self._ahead is None else self._ahead.weights
-            state["ahead"] = state_of(under_way, self._data.round)
+            state["ahead"] = pack_snapshots(under_way, self._data.round)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -321,19 +324,15 @@ class RolloutCollection(Callback):
             self._health.load_state_dict(state_dict)
             self._logged_before = dict(state_dict.get("logged", {}))
             ahead = state_dict.get("ahead")
-            self._resumed = weights_of(ahead) if ahead else {}
+            self._resumed = unpack_snapshots(ahead) if ahead else {}
 
     # -- rounds that are played now -----------------------------------------------------------------------------
 
     def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
         """The episodes of all starts, on all processes; the calls of this process are added to the pace."""
         if self._has_workers:
-
-            def play_round(mine: Sequence[Sequence[Start]]) -> list[list[Piece]]:
-                return [self._by_workers(all_starts) for all_starts in mine]
-
-            # The round is one item, so it is the share of the first process, which has the workers.
-            (played,) = map_over_ranks([starts], play_round)
+            # The first process has the workers.
+            played = on_first_rank(lambda: self._by_workers(starts))
             rank, _ = rank_and_world_size()
             return _episodes(played, pace if rank == 0 else None)
         if self._sampler is None:
@@ -373,8 +372,15 @@ class RolloutCollection(Callback):
     def _round_workers(self) -> RoundWorkers:
         """The processes that play, which are started for the first round."""
         if self._workers is None:
-            of_task = (self._data.task.name, self._data.env or {})
-            self._workers = RoundWorkers(self.ray, self.workers, self._module, *of_task, self.slots, self._settings())
+            self._workers = RoundWorkers(
+                address=self.ray,
+                count=self.workers,
+                module=self._module,
+                task=self._data.task.name,
+                env=self._data.env or {},
+                slots=self.slots,
+                decoding=self._settings(),
+            )
         return self._workers
 
     # -- rounds that are played ahead ---------------------------------------------------------------------------
@@ -388,12 +394,11 @@ class RolloutCollection(Callback):
         if rank == 0:  # only the first process has rounds under way; it gives all others the episodes
             ready = self._begin_ahead(number, weights)
 
-        def take(mine: Sequence[int]) -> list[PlayedRound]:
-            if self._ahead is None:
-                return []
-            return [self._ahead.take(round_number) for round_number in mine]
+        def take() -> PlayedRound:
+            assert self._ahead is not None
+            return self._ahead.take(number)
 
-        (played,) = map_over_ranks([number], take)
+        played = on_first_rank(take)
         episodes = _episodes(played.pieces, pace if rank == 0 else None)
         for index, episode in enumerate(episodes):
             episodes[index] = replace(episode, info={**episode.info, "weights": played.step})
@@ -414,14 +419,14 @@ class RolloutCollection(Callback):
         if sampler_weights is None:
             weights = self._round_workers().weights(step)
         else:
-            weights = Weights(step, sampler_weights)
+            weights = WeightsSnapshot(step, sampler_weights)
         for later in range(number, number + self.max_staleness + 1):
             if later not in self._ahead:
                 # A resumed run plays the rounds that were under way with the weights that they began with.
                 self._ahead.begin(later, self._resumed.pop(later, weights))
         return self._ahead.ready()
 
-    def _play_ahead(self, number: int, weights: Weights) -> list[Piece]:
+    def _play_ahead(self, number: int, weights: WeightsSnapshot) -> list[Piece]:
         """Play a round with the given weights; called in a thread of the first process."""
         pieces = self._pieces(self._starts(self._data.seed, number))
         if self._sampler is None:
@@ -455,34 +460,34 @@ class RolloutCollection(Callback):
         Raises:
             UserError: an environment of which several episodes are to begin alike does not say how one began.
         """
-        # The 1 at the end keeps these keys apart from those of evaluation: trailing zeros would not count.
         if self.group_size == 1:
-            return [Start(episode_seed(seed, number, index, 1)) for index in range(self.episodes)]
+            return [Start(episode_seed(seed, number, index, SEEDS_OF_ROUNDS)) for index in range(self.episodes)]
         starts = []
         with closing(self._make_env()) as env:
             for group in range(self.episodes // self.group_size):
                 # A seed decides where the group begins; each member repeats that start with a seed of its own.
-                _, info = env.reset(seed=episode_seed(seed, number, group, 1))
+                _, info = env.reset(seed=episode_seed(seed, number, group, SEEDS_OF_ROUNDS))
                 options = info.get("start")
                 if options is None:
                     raise UserError(
                         f"group_size {self.group_size} needs an environment whose info has 'start', to begin alike"
                     )
                 for member in range(self.group_size):
-                    starts.append(Start(episode_seed(seed, number, group, 1, 1 + member), options))
+                    own_seed = episode_seed(seed, number, group, SEEDS_OF_ROUNDS, 1 + member)
+                    starts.append(Start(own_seed, options))
         return starts
 
     def _time_shares(self) -> dict[str, float]:
         """Shares of the time since the beginning."""
-        total = perf_counter() - self._began
+        total = perf_counter() - self._start_time
         evaluating = 0.0
         callbacks: list[Callback] = self._trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, InteractiveEvaluation):
                 evaluating += callback.seconds
-        updating = total - self._seconds - evaluating
+        updating = total - self._rollout_seconds - evaluating
         return {
-            "time/rollout": self._seconds / total,
+            "time/rollout": self._rollout_seconds / total,
             "time/eval": evaluating / total,
             "time/update": updating / total,
         }

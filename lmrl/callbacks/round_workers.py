@@ -23,12 +23,12 @@ from lmrl.types import Start
 from lmrl.utils.cluster import Workers, worker_threads
 from lmrl.utils.worker_processes import WorkerProcesses
 
-__all__ = ["RoundWorkers", "Weights"]
+__all__ = ["RoundWorkers", "WeightsSnapshot"]
 
 _NOTEBOOK = "__main__:"  # before the name of a class in an entry point
 
 
-class Weights(NamedTuple):
+class WeightsSnapshot(NamedTuple):
     """A copy of what a policy has learned so far."""
 
     step: int
@@ -52,7 +52,7 @@ class RoundWorkers:
     of adapters alone where nothing else learns.
 
     Args:
-        address: of a Ray cluster, as of `lmrl.utils.cluster.Cluster`; None: processes of this machine.
+        address: of a Ray cluster, see `lmrl.utils.cluster.Cluster`; None: processes of this machine.
         count: how many processes; None: one, or as many as the cluster has cores (GPUs, if the module is on one) for.
         module: that is being trained.
         task: name of the task.
@@ -90,7 +90,7 @@ class RoundWorkers:
         else:
             self._workers = Workers(address, count, make, gpu=module.device.type == "cuda")
 
-    def weights(self, step: int) -> Weights:
+    def weights(self, step: int) -> WeightsSnapshot:
         """Return a copy of the present weights.
 
         Args:
@@ -99,9 +99,9 @@ class RoundWorkers:
         tensors = {}
         for name, tensor in _moving(self._module).items():
             tensors[name] = tensor.detach().to("cpu", copy=True)
-        return Weights(step, tensors)
+        return WeightsSnapshot(step, tensors)
 
-    def play(self, pieces: Sequence[Sequence[Start]], weights: Weights) -> list[Piece]:
+    def play(self, pieces: Sequence[Sequence[Start]], weights: WeightsSnapshot) -> list[Piece]:
         """Play a round.
 
         Args:
@@ -167,7 +167,7 @@ def _tensors(module: LanguageModule) -> dict[str, Tensor]:
 
 
 def _moving(module: LanguageModule) -> dict[str, Tensor]:
-    """Those of the rollouts that training may change.
+    """Return the tensors of the rollout policy that training may change.
 
     What is frozen in the language model that learns, under its adapters, does not change.
     """

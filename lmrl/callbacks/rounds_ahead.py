@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lmrl.callbacks.round_workers import Weights
+from lmrl.callbacks.round_workers import WeightsSnapshot
 from lmrl.rollout import Piece
 
-__all__ = ["PlayedRound", "RoundsAhead", "state_of", "weights_of"]
+__all__ = ["PlayedRound", "RoundsAhead", "pack_snapshots", "unpack_snapshots"]
 
 
 class PlayedRound(NamedTuple):
@@ -34,11 +34,11 @@ class RoundsAhead:
         play: returns the pieces of the round of a number. It is called in the thread, and may take long.
     """
 
-    def __init__(self, play: Callable[[int, Weights], list[Piece]]) -> None:
+    def __init__(self, play: Callable[[int, WeightsSnapshot], list[Piece]]) -> None:
         self._play = play
-        self._orders: SimpleQueue[tuple[int, Weights] | None] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[int, WeightsSnapshot] | None] = SimpleQueue()
         #: The weights of each round that has begun, by its number.
-        self.weights: dict[int, Weights] = {}
+        self.weights: dict[int, WeightsSnapshot] = {}
         self._rounds: dict[int, Future[PlayedRound]] = {}
         self._is_closed = False
         self._free_since = perf_counter()
@@ -50,7 +50,7 @@ class RoundsAhead:
         """Whether the round of a number has begun."""
         return number in self._rounds
 
-    def begin(self, number: int, weights: Weights) -> None:
+    def begin(self, number: int, weights: WeightsSnapshot) -> None:
         """Have a round played after those that have begun already."""
         self.weights[number] = weights
         self._rounds[number] = Future()
@@ -93,7 +93,7 @@ class RoundsAhead:
             future.set_result(PlayedRound(pieces, weights.step, self._free_since - began, idle))
 
 
-def state_of(under_way: Mapping[int, Weights], after: int) -> dict[str, Any]:
+def pack_snapshots(under_way: Mapping[int, WeightsSnapshot], after: int) -> dict[str, Any]:
     """Return what a checkpoint holds of rounds under way: with their weights a resumed run plays the same ones.
 
     Args:
@@ -109,6 +109,6 @@ def state_of(under_way: Mapping[int, Weights], after: int) -> dict[str, Any]:
     return {"steps": steps, "weights": tensors}
 
 
-def weights_of(state: Mapping[str, Any]) -> dict[int, Weights]:
-    """Return the weights of each round in what `state_of` has returned."""
-    return {int(number): Weights(step, state["weights"][str(step)]) for number, step in state["steps"].items()}
+def unpack_snapshots(state: Mapping[str, Any]) -> dict[int, WeightsSnapshot]:
+    """Return the weights of each round in what `pack_snapshots` has returned."""
+    return {int(number): WeightsSnapshot(step, state["weights"][str(step)]) for number, step in state["steps"].items()}

@@ -192,19 +192,29 @@ class _SignalsBetweenSteps:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: note it, or pass it on if it need not wait."""
-        # Ctrl-C ends a rollout or an evaluation at once, and so does a second one in the middle of a step. Lightning
-        # acts on SIGTERM only after a batch, which would be in the middle of the next step.
-        again = self._waiting == signal.SIGINT
-        # While held-out data is read, nothing could be saved, and while a round is prepared, only a half of it.
-        data = getattr(self._trainer, "datamodule", None)
-        is_preparing = getattr(data, "is_preparing", False)
-        can_be_saved = self._trainer.training and not is_preparing
-        at_once = shared_work.is_under_way if self._together else can_be_saved
-        if number == signal.SIGINT and (again or (at_once and is_between_steps(self._trainer))):
+        if number != signal.SIGINT:
+            # Lightning acts on SIGTERM only after a batch, which would be in the middle of the next step.
+            self._waiting = number
+            return
+        # Ctrl-C ends a rollout or an evaluation at once. A second Ctrl-C also ends a step at once.
+        is_second = self._waiting == signal.SIGINT
+        is_interruptible = shared_work.is_under_way if self._together else self._can_be_saved()
+        may_interrupt = is_interruptible and is_between_steps(self._trainer)
+        if is_second or may_interrupt:
             self.alone = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
         else:
             self._waiting = number
+
+    def _can_be_saved(self) -> bool:
+        """Whether a checkpoint can be saved here, if no step is under way.
+
+        While held-out data is read, nothing can be saved. While a round is prepared, a checkpoint would hold a half of
+        it.
+        """
+        data = getattr(self._trainer, "datamodule", None)
+        is_preparing = getattr(data, "is_preparing", False)
+        return self._trainer.training and not is_preparing
 
 
 class KeepLast(Callback):

@@ -30,7 +30,7 @@ from lmrl.policies.chat.tokens import TokenClient
 from lmrl.policies.lm import ContextBuilder
 from lmrl.tokens.encoding import invalid_ids
 from lmrl.types import Policy, Reply, Request
-from lmrl.utils.distributed import map_over_ranks
+from lmrl.utils.distributed import on_first_rank
 
 __all__ = ["VLLMSampler"]
 
@@ -139,14 +139,12 @@ class VLLMSampler(Callback):
         if weights is not None:
             weights = language_model_weights(weights)
 
-        def load(mine: Sequence[None]) -> list[_Served | None]:
-            if not mine:
-                return []
+        def load() -> _Served | None:
             self.load(trainer, module, weights)
-            return [self._adapters]
+            return self._adapters
 
         # The first process writes and asks the server. The others wait, and learn the name of the adapters.
-        (served,) = map_over_ranks([None], load)
+        served = on_first_rank(load)
         if served is not None:
             self._ask_for(served)
 
@@ -190,8 +188,8 @@ class VLLMSampler(Callback):
         assert module.base is not None
         # The prefix cache tells adapters apart by name and path; a server may still have those of an earlier run.
         name = f"{self._client.model}-{trainer.global_step}-{secrets.token_hex(4)}"
-        beside = self._written_to(trainer)
-        folder = beside.with_name(f"{beside.name}-adapters") / name
+        weights_folder = self._written_to(trainer)
+        folder = weights_folder.with_name(f"{weights_folder.name}-adapters") / name
         path = str(folder.resolve()) if self._server_folder is None else f"{self._server_folder}-adapters/{name}"
         halves = {key: tensor.to(torch.bfloat16) for key, tensor in adapters.weights.items()}
         save_adapters(adapters._replace(weights=halves), folder, module.base.whole, module.base.whole_sha256)

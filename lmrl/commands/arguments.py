@@ -281,7 +281,7 @@ def command_reference(verbs: Mapping[str, _Verb]) -> str:
     """A Markdown page with every command and its arguments, from the functions that are their parsers.
 
     Args:
-        verbs: as of `lmrl.cli.verbs`.
+        verbs: see `lmrl.cli.verbs`.
     """
     parts = ["# Command line", "`lmrl COMMAND --help` says the same. `LMRL_DEBUG=1` shows tracebacks."]
     for name, verb in verbs.items():

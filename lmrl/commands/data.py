@@ -64,7 +64,7 @@ def generate_command(
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
         vllm: settings of a behaviour or partner at a vLLM server, e.g. tokenizer=models/llama.
         overwrite: take the place of a file with other settings (the same dataset is always recorded again).
-        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any.
+        resume: continue after the episodes that an interrupted recording of the same dataset has kept, if any.
     """
     if chat and not (partner or "").startswith("chat:"):
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")

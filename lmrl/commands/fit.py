@@ -22,7 +22,6 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -39,6 +38,7 @@ from lmrl.models.lm import weights_on_first_process
 from lmrl.modules import LanguageModule
 from lmrl.modules.load import variables_before
 from lmrl.utils.configuration import config_file, configuration, defaults_file, value_at, with_config_files
+from lmrl.utils.distributed import is_first_process
 from lmrl.utils.files import replacing
 from lmrl.utils.threads import threads_for
 
@@ -67,7 +67,7 @@ _OF_CALLBACKS: dict[str, tuple[str, dict[str, type]]] = {
 class RunConfig(SaveConfigCallback):
     """Writes the complete configuration of a run to ``config.yaml`` in its folder (``trainer.default_root_dir``).
 
-    A run that goes on keeps its configuration until the checkpoint was accepted: a refused one changes nothing.
+    A resumed run keeps its configuration until the checkpoint was accepted: a refused one changes nothing.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -76,11 +76,11 @@ class RunConfig(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the configuration of a run that goes on, and say where it does."""
+        """Write the configuration of a resumed run, and print the step at which it resumes."""
         if self.config.ckpt_path is not None:
             super().setup(trainer, pl_module, "fit")
             if trainer.is_global_zero:
-                print(f"the run goes on at step {trainer.global_step}", file=sys.stderr)
+                print(f"resuming at step {trainer.global_step}", file=sys.stderr)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         config = self.config.clone()
@@ -127,11 +127,11 @@ class TrainingCLI(LightningCLI):
                 parser.add_argument(f"--{group}.{name}", type=value_type | None, default=None, help=help_text)
         parser.add_argument("--compute.tflop", type=float | None, default=None, help="end by ComputeBudget")
         parser.add_argument("--compute.save_at", type=list[float], default=[], help="shares at which it keeps policies")
-        parser.add_argument("--ckpt_path", type=str | None, default=None, help="a checkpoint to go on from")
+        parser.add_argument("--ckpt_path", type=str | None, default=None, help="checkpoint to resume from")
         parser.add_argument(
             "--overwrite",
             action="store_true",
-            help="begin anew where there is a run; it is moved to .earlier/NAME-1 beside its folder",
+            help="start a new run; the old one moves to .earlier/NAME-1 next to its folder",
         )
         parser.add_argument(
             "--allow_pickle",
@@ -192,7 +192,7 @@ class TrainingCLI(LightningCLI):
         checkpoint = self.config.ckpt_path
         if checkpoint is not None:
             check_checkpoint(Path(checkpoint), self.config.allow_pickle)
-        if getattr(rank_zero_only, "rank", 0) == 0:  # before anything is loaded
+        if is_first_process():  # before anything is loaded
             folder = Path(self.config.trainer.default_root_dir or ".")
             check_run_folder(folder, None if checkpoint is None else Path(checkpoint), self.config.overwrite)
             start = self.config.model.init_args.get("pretrained")
@@ -222,7 +222,7 @@ def fit(argv: Sequence[str]) -> int:
             with threads_for(cli.model):
                 return _train(cli, argv)
         except KeyboardInterrupt:
-            if getattr(rank_zero_only, "rank", 0) == 0:
+            if is_first_process():
                 raise
             return _INTERRUPTED  # the first process says it
 
@@ -283,7 +283,7 @@ def _ended_by(how: str, code: int, trainer: Trainer, argv: Sequence[str]) -> int
         if isinstance(callback, KeepLast):
             callback.wait_for_children()
     if trainer.is_global_zero:
-        print(f"{how}{_how_to_go_on(trainer, argv)}", file=sys.stderr)
+        print(f"{how}{_how_to_resume(trainer, argv)}", file=sys.stderr)
     return code
 
 
@@ -296,14 +296,21 @@ def _is_refused_state(error: Exception, trainer: Trainer, steps: int | None) -> 
     return steps is not None and trainer.global_step <= steps + 1 and is_refused_setting(error)
 
 
-def _how_to_go_on(trainer: Trainer, argv: Sequence[str]) -> str:
-    """The command that resumes from ``last.ckpt``, if there is one."""
+def _how_to_resume(trainer: Trainer, argv: Sequence[str]) -> str:
+    """Return the step of an ended training, and the command that resumes from ``last.ckpt`` if there is one."""
     last = Path(trainer.default_root_dir) / "last.ckpt"
     if not is_checkpoint(last):
-        return f" at step {trainer.global_step}; there is no {last} to go on from"
-    words = [w for i, w in enumerate(argv) if not w.startswith("--ckpt_path") and argv[i - 1] != "--ckpt_path"]
-    words = [word for word in words if word not in ("--overwrite", "--resume")]
-    return f" at step {trainer.global_step}; go on with: {shlex.join(['lmrl', 'fit', *words, f'--ckpt_path={last}'])}"
+        return f" at step {trainer.global_step}; there is no {last} to resume from"
+    # The words of the command, without those that say how it began.
+    words = []
+    previous = ""
+    for word in argv:
+        names_checkpoint = word.startswith("--ckpt_path") or previous == "--ckpt_path"
+        if not names_checkpoint and word not in ("--overwrite", "--resume"):
+            words.append(word)
+        previous = word
+    command = shlex.join(["lmrl", "fit", *words, f"--ckpt_path={last}"])
+    return f" at step {trainer.global_step}; resume with: {command}"
 
 
 def _ending(trainer: Trainer) -> str:
@@ -351,14 +358,14 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     if len(words) == len(argv):
         return words
     if any(word.partition("=")[0] in ("--ckpt_path", "--overwrite") for word in words):
-        raise UserError("--resume goes on from the run's last.ckpt: leave out --ckpt_path and --overwrite")
+        raise UserError("--resume takes the run's last.ckpt: leave out --ckpt_path and --overwrite")
     folder = Path(value_at(configuration(words), "trainer.default_root_dir") or ".")
     last = folder / "last.ckpt"
     # A run that was killed after its first evaluation may have a best checkpoint alone.
     for checkpoint in (last, folder / "best.ckpt"):
         if is_checkpoint(checkpoint):
             return [*words, f"--ckpt_path={checkpoint}"]
-    if getattr(rank_zero_only, "rank", 0) == 0:
+    if is_first_process():
         print(f"note: there is no {last} to resume from: a new run begins", file=sys.stderr)
     if has_run(folder):
         return [*words, "--overwrite"]
@@ -491,9 +498,9 @@ def _check_settings(config: Namespace) -> None:
     if config.compute.save_at and config.compute.tflop is None:
         raise UserError("compute.save_at are shares of compute.tflop, which is not given")
     folder = Path(config.trainer.default_root_dir or ".").absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if there and not there.is_dir():
-        raise UserError(f"trainer.default_root_dir must be a folder, and {there} is a file")
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"trainer.default_root_dir must be a folder, and {existing} is a file")
 
 
 def _check_callbacks(config: Namespace, words: Sequence[str]) -> None:

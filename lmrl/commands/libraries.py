@@ -30,7 +30,7 @@ _LEVELS = {
     "transformers": "ERROR",
     "huggingface_hub": "ERROR",
 }
-#: Beginnings of warnings that are of no use here: a run's folder is written into again when it goes on.
+#: Beginnings of warnings that are of no use here: a resumed run writes into its folder again.
 _NOTES = (
     "Experiment logs directory",
     "Checkpoint directory",

@@ -1,4 +1,4 @@
-"""The folder of a run: never written over, held by one training, and with the metrics of a run that goes on."""
+"""The folder of a run: it is never written over, is held by one training, and keeps the metrics of a resumed run."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,16 @@ from lmrl.utils.files import check_may_replace, locked, remove, replacing
 
 __all__ = ["MetricsFile", "check_run_folder", "run_folder", "unfinished"]
 
+_FIRST_FILES = ("config.yaml", "metrics.csv")
+"""Files that a training writes before its first checkpoint."""
+
 
 def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> None:
-    """Refuse a training that would write over a run: only that run itself goes on in its folder.
+    """Refuse a training that would write over a run: only that run itself resumes in its folder.
 
     Args:
         folder: ``trainer.default_root_dir``.
-        checkpoint: from which the training goes on.
+        checkpoint: from which the training resumes.
         overwrite: the run there, if there is one, is moved away.
 
     Raises:
@@ -34,7 +37,7 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
     """
     own = checkpoint is not None and checkpoint.resolve().is_relative_to(folder.resolve())
     if overwrite and own:
-        raise UserError(f"overwrite moves {folder} away, and ckpt_path goes on from {checkpoint} in it: leave out one")
+        raise UserError(f"overwrite moves {folder} away, and ckpt_path resumes from {checkpoint} in it: leave out one")
     if overwrite or own:
         return
     if not has_run(folder):
@@ -44,9 +47,9 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
     last = folder / "last.ckpt"
     reached = "" if steps is None else f" of {steps} steps"
-    go_on = "go on with --resume, or " if is_checkpoint(last) else "it has no checkpoint to go on from: "
+    way_out = "resume it with --resume, or " if is_checkpoint(last) else "it has no checkpoint to resume from: "
     raise UserError(
-        f"{folder} holds a run{reached}: {go_on}begin anew with --overwrite (what is there is moved to "
+        f"{folder} holds a run{reached}: {way_out}start a new run with --overwrite (the old one moves to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"
     )
 
@@ -75,9 +78,6 @@ def unfinished(start: str) -> str:
     return f"{reached:,} of {planned:,} steps" if planned is not None and reached < planned else ""
 
 
-_FIRST_FILES = ("config.yaml", "metrics.csv")
-
-
 def _begun(folder: Path) -> list[str]:
     """Return which of the first files of a run in a folder a training has written."""
     own = []
@@ -100,9 +100,9 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
 
     Args:
         trainer: of the run.
-        checkpoint: from which the training goes on.
+        checkpoint: from which the training resumes.
         overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) next to it.
-        allow_pickle: as of `lmrl.checkpoints.reading.read_checkpoint`.
+        allow_pickle: see `lmrl.checkpoints.reading.read_checkpoint`.
 
     Raises:
         UserError: as `check_run_folder`, or another training is under way in the folder.
@@ -133,7 +133,7 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
 
 
 class MetricsFile(ExperimentWriter):
-    """``metrics.csv`` of a `CSVLogger`, which Lightning would delete where a run goes on.
+    """``metrics.csv`` of a `CSVLogger`, which Lightning would delete when a run resumes.
 
     A new column has the file written again, in one step; else rows are appended.
 

@@ -49,7 +49,7 @@ def fit(*configs: str | PathLike[str], **options: Any) -> Path:
         raise KeyboardInterrupt
     if code:
         raise UserError(
-            f"the training was told to end before its time; go on with ckpt_path={str(folder / 'last.ckpt')!r}"
+            f"the training was told to end before its time; resume with ckpt_path={str(folder / 'last.ckpt')!r}"
         )
     return folder
 

@@ -145,12 +145,12 @@ def generate(
         workers: processes that play; None: one, or with `ray` as many as the cluster has cores for.
         progress: show on standard error how far it is: with a bar in a terminal, else with a line every half minute.
         env: arguments of the environment, as for `lmrl.make`; plain values, and ``partner`` may be a name.
-        behaviour: who plays instead of the task's own player, as of `recording_setup`.
+        behaviour: who plays instead of the task's own player, see `recording_setup`.
         shard: ``(i, n)`` records part ``i``, counted from 0, of ``n`` parts of the same dataset, so that machines can
             share it; `lmrl.data.join_shards` puts the parts together.
         ray: the processes are of a Ray cluster: ``local``, ``auto`` or ``HOST:PORT`` (`lmrl.utils.cluster.Cluster`).
         overwrite: the file may take the place of a dataset with other settings; the same one is always recorded again.
-        resume: go on after the episodes that an interrupted recording of the same dataset has kept, if there are any;
+        resume: continue after the episodes that an interrupted recording of the same dataset has kept, if any;
             a finished file stays as it is.
 
     Returns:
@@ -272,7 +272,7 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any], b
         return
     if max(count, before) == 0:
         raise error
-    line = f"the {max(count, before)} episodes that were finished are in {kept}; resume goes on after them"
+    line = f"the {max(count, before)} episodes that were finished are in {kept}; resume continues after them"
     if isinstance(error, UserError):
         raise UserError(f"{error}; {line}") from error
     print(f"note: {line}", file=sys.stderr)

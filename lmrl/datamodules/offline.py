@@ -143,7 +143,7 @@ def hash_of_file(file: Path) -> str:
     return digest.hexdigest()[:32]
 
 
-SegmentRun: TypeAlias = tuple[Segment, ...]
+SegmentChunk: TypeAlias = tuple[Segment, ...]
 """Consecutive segments of one episode, which are read together."""
 
 
@@ -324,8 +324,8 @@ class OfflineDataModule(L.LightningDataModule):
         loader = self._loader(held, shuffle=False, generator=None)
         # The validation loss is a mean over tokens; `tokens_per_action` turns it into one over actions.
         tokens = 0
-        for run in cast(Iterable[SegmentRun], loader.dataset):
-            for segment in run:
+        for chunk in cast(Iterable[SegmentChunk], loader.dataset):
+            for segment in chunk:
                 tokens += len(segment.col)
         self.tokens_per_action = tokens / sum(map(len, held))
         return loader
@@ -463,7 +463,7 @@ class OfflineDataModule(L.LightningDataModule):
     ) -> list[Segment]:
         """Return the segments of an episode, possibly prepared before. Errors name the recorded episode."""
         try:
-            parts = list(segments(prepared or episode, encoder, window))
+            parts = list(segments(episode if prepared is None else prepared, encoder, window))
             positions = self.spec.positions
             longest = max((len(part.ids) for part in parts), default=0)
             if positions is not None and longest > positions:
@@ -494,19 +494,19 @@ class OfflineDataModule(L.LightningDataModule):
         encoded = self._encode(episodes, encoder, window)
         if shuffle:
             self._warn(encoded, encoder, window, len(episodes))
-        runs_per_batch = max(1, self.hparams["batch_size"] // size)
-        order: Sampler[int] = SequentialSampler(encoded.runs)
+        chunks_per_batch = max(1, self.hparams["batch_size"] // size)
+        order: Sampler[int] = SequentialSampler(encoded.chunks)
         if shuffle:
-            order = RandomSampler(encoded.runs, generator=generator)
+            order = RandomSampler(encoded.chunks, generator=generator)
         # The loss of a batch is divided by the tokens that batches have on average (`TokenBatch.scale`).
         _, world = rank_and_world_size()
-        runs_per_rank = math.ceil(len(encoded.runs) / world)
-        batches = world * math.ceil(runs_per_rank / runs_per_batch)
+        chunks_per_rank = math.ceil(len(encoded.chunks) / world)
+        batches = world * math.ceil(chunks_per_rank / chunks_per_batch)
         workers = self.hparams["num_workers"]
         loader_type = ResumableLoader if shuffle else DataLoader
         return loader_type(
-            encoded.runs,  # type: ignore[arg-type]
-            batch_sampler=ResumableBatches(order, runs_per_batch, False, self.seed),
+            encoded.chunks,  # type: ignore[arg-type]
+            batch_sampler=ResumableBatches(order, chunks_per_batch, False, self.seed),
             generator=None if workers else generator,  # workers that are kept would not draw from it in each epoch
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -521,7 +521,7 @@ class OfflineDataModule(L.LightningDataModule):
         )
 
     def _encode(self, episodes: Sequence[Episode], encoder: Encoder, window: Window) -> "_Encoded":
-        """Cut episodes into segments of ids, in runs of `consecutive` segments."""
+        """Cut episodes into segments of ids, in chunks of `consecutive` segments."""
         size = self.hparams["consecutive"]
         encoded = _Encoded()
         prepared = episodes if self.spec.prepare is None else self.spec.prepare(episodes)
@@ -538,7 +538,7 @@ class OfflineDataModule(L.LightningDataModule):
                 encoded.n_action_tokens += len(segment.col)
                 encoded.n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(parts), size):
-                encoded.runs.append(tuple(parts[first : first + size]))
+                encoded.chunks.append(tuple(parts[first : first + size]))
         return encoded
 
     def _warn(self, encoded: "_Encoded", encoder: Encoder, window: Window, n_episodes: int) -> None:
@@ -562,7 +562,7 @@ class OfflineDataModule(L.LightningDataModule):
 class _Encoded:
     """Episodes as segments, with counts over them."""
 
-    runs: list[SegmentRun] = field(default_factory=list)
+    chunks: list[SegmentChunk] = field(default_factory=list)
     action_ids: set[int] = field(default_factory=set)
     n_action_tokens: int = 0
     n_observation_tokens: int = 0
@@ -585,5 +585,5 @@ def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
     return filled
 
 
-def _collate(runs: Sequence[SegmentRun], **settings: Any) -> TokenBatch:
-    return collate(list(chain.from_iterable(runs)), **settings)
+def _collate(chunks: Sequence[SegmentChunk], **settings: Any) -> TokenBatch:
+    return collate(list(chain.from_iterable(chunks)), **settings)

@@ -25,14 +25,32 @@ from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["OnlineDataModule", "online_datamodule"]
 
-_MOST_EMPTY = 20  # rounds in a row that may leave nothing to learn from
+_MAX_EMPTY_ROUNDS = 20  # rounds in a row that may leave nothing to learn from
+# The purposes of random draws, the first number after the seed in their keys.
+_ORDER_OF_CHUNKS = 0
+_CHOICE_OF_RECORDED = 1
 
 
-class BufferRun(NamedTuple):
+class BufferChunk(NamedTuple):
     """Consecutive segments of one episode in a buffer, which are read together."""
 
     buffer: ReplayBuffer
     indices: range
+
+
+class RoundPlan(NamedTuple):
+    """How a round is learned from."""
+
+    minibatches: list[list[BufferChunk]]
+    """The chunks of each minibatch, of all passes over the round."""
+    per_pass: int
+    """Minibatches in one pass over the round."""
+    segments_per_pass: int
+    expected: tuple[float, float]
+    """Action and observation tokens per minibatch, on average."""
+
+
+_NO_ROUND = RoundPlan([], 0, 0, (0.0, 0.0))
 
 
 class OnlineDataModule(OfflineDataModule):
@@ -53,8 +71,8 @@ class OnlineDataModule(OfflineDataModule):
     round = 0
     #: Minibatches of the current round that were learned from, the one under way included.
     consumed = 0
-    #: Whether a round that was played is being learned from by what lies beside the policy: a critic, a baseline, the
-    #: health of the run. A checkpoint would hold a part of that.
+    #: Whether a critic, a baseline or the health check is learning from the newest round. A checkpoint saved now would
+    #: contain only part of that update.
     is_preparing = False
     #: Seconds in which rounds were collected and prepared.
     collecting_seconds = 0.0
@@ -95,10 +113,7 @@ class OnlineDataModule(OfflineDataModule):
         self.recorded = ReplayBuffer()
         self.played = ReplayBuffer()
         self._collector: Collector | None = None
-        self._plan: list[list[BufferRun]] | None = []
-        self._per_pass = 0  # minibatches of a pass over the round
-        self._segments_per_pass = 0
-        self._expected = (0.0, 0.0)
+        self._plan: RoundPlan | None = _NO_ROUND  # None: the buffers have changed since it was made
 
     def configure_batches(self, spec: BatchSpec) -> None:
         """Take the requirements of the algorithm; see `OfflineDataModule.configure_batches`.
@@ -120,8 +135,8 @@ class OnlineDataModule(OfflineDataModule):
     @property
     def segments_per_batch(self) -> float:
         """Segments in a minibatch of all processes together, on average over the present round."""
-        self._planned()  # sets `_segments_per_pass` and `_per_pass`
-        return self._segments_per_pass / max(1, self._per_pass)
+        plan = self._planned()
+        return plan.segments_per_pass / max(1, plan.per_pass)
 
     def register_collector(self, collector: Collector) -> None:
         """Set the object that collects rounds; the callback `RolloutCollection` registers itself."""
@@ -134,13 +149,12 @@ class OnlineDataModule(OfflineDataModule):
     @property
     def round_is_used_up(self) -> bool:
         """Whether the current minibatch is the last one of its round."""
-        return self.consumed >= len(self._planned())
+        return self.consumed >= len(self._planned().minibatches)
 
     @property
     def is_repetition(self) -> bool:
         """Whether the current minibatch belongs to a second or later pass over the round."""
-        self._planned()  # sets `_per_pass`
-        return self.consumed > self._per_pass
+        return self.consumed > self._planned().per_pass
 
     def prepare_data(self) -> None:
         """Generate the task's own dataset if it is needed and not there yet."""
@@ -160,7 +174,7 @@ class OnlineDataModule(OfflineDataModule):
             self.collecting_seconds = 0.0
             self.collected = Amounts()
             self.collected_rounds = 0
-            self._plan = []
+            self._plan = _NO_ROUND
         if self.trainer is not None:
             # Each process keeps files of its own.
             rank, _ = rank_and_world_size()
@@ -202,15 +216,16 @@ class OnlineDataModule(OfflineDataModule):
         """The rest of this round, or all of the next one if nothing is left; nothing if the training has ended."""
         if self.trainer is not None and self.trainer.fit_loop.done:
             return  # no step is left that could learn from another round
-        if self.consumed >= len(self._planned()):
+        if self.round_is_used_up:
             began = perf_counter()
             try:
                 self.collect_round()
             finally:
                 self.is_preparing = False
             self.collecting_seconds += perf_counter() - began
-        for runs in self._planned()[self.consumed :]:
-            yield self._batch(runs, self._expected)
+        plan = self._planned()
+        for chunks in plan.minibatches[self.consumed :]:
+            yield self._batch(chunks, plan.expected)
 
     def collect_round(self) -> None:
         """Collect the next round, have the algorithm prepare it, and plan its minibatches.
@@ -226,7 +241,7 @@ class OnlineDataModule(OfflineDataModule):
         learner = self.spec.learner
         warmup = 0 if learner is None else learner.warmup_rounds
         first = self.round + 1
-        last = max(self.round, warmup) + _MOST_EMPTY
+        last = max(self.round, warmup) + _MAX_EMPTY_ROUNDS
         for number in range(first, last + 1):
             # Collect. The return of an aborted episode is partial: where turns cost, it would look better than others.
             collected = self._collector.collect(number)
@@ -249,79 +264,85 @@ class OnlineDataModule(OfflineDataModule):
                 self.played.clear()
             for episode, prepared in zip(episodes, parts, strict=True):
                 self.played.append(prepared, _outcome(episode))
-            if self._planned():
+            if self._planned().minibatches:
                 return
             why = (
                 f"{self.spec.filter} keeps none of {len(episodes)} episodes" if episodes else "no episode has an action"
             )
             rank_zero_warn(f"round {number} is skipped: {why}")
-        raise UserError(f"{_MOST_EMPTY} rounds in a row left nothing to learn from; of the last, {why}")
+        raise UserError(f"{_MAX_EMPTY_ROUNDS} rounds in a row left nothing to learn from; of the last, {why}")
 
     def recorded_batches(self) -> Iterator[TokenBatch]:
         """Recorded segments without end; which ones follows from the place in the round."""
-        runs = self._runs(self.recorded, self.recorded.spans())
-        size = self._runs_per_batch()
-        expected = self._expect(runs, len(runs) / size)
+        chunks = self._chunks(self.recorded, self.recorded.spans())
+        size = self._chunks_per_batch()
+        expected = self._expect(chunks, len(chunks) / size)
         for number in count(self.consumed):
-            chosen = self._draw(1, self.round, number).integers(len(runs), size=size)
-            yield self._batch([runs[index] for index in chosen], expected)
+            chosen = self._draw(_CHOICE_OF_RECORDED, self.round, number).integers(len(chunks), size=size)
+            yield self._batch([chunks[index] for index in chosen], expected)
 
-    def _planned(self) -> list[list[BufferRun]]:
-        """The minibatches of this round, nearly equal in size; a function of the buffers and the round's number."""
+    def _planned(self) -> RoundPlan:
+        """Return the plan of this round, which is a function of the buffers and the round's number."""
         if self._plan is None:
-            runs = self._chosen()
-            per_pass = math.ceil(len(runs) / self._runs_per_batch())
-            batches = self.hparams["batches"]
-            passes = self.hparams["epochs"]
-            if batches is not None:
-                passes = math.ceil(batches / max(1, per_pass))
-            self._per_pass = per_pass
-            self._segments_per_pass = sum(len(run.indices) for run in runs)
-            self._expected = self._expect(runs, max(1, per_pass))
-            self._plan = []
-            draw = self._draw(0, self.round)
-            for _ in range(passes if runs else 0):
-                # Each pass takes all runs, in another order.
-                order = draw.permutation(len(runs))
-                for part in np.array_split(order, per_pass):
-                    self._plan.append([runs[index] for index in part])
-            self._plan = self._plan[:batches]
+            self._plan = self._make_plan()
         return self._plan
 
-    def _chosen(self) -> list[BufferRun]:
-        """The runs of the episodes at hand that the filter keeps."""
+    def _make_plan(self) -> RoundPlan:
+        """Cut the kept episodes into minibatches of nearly equal size."""
+        chunks = self._kept_chunks()
+        per_pass = math.ceil(len(chunks) / self._chunks_per_batch())
+        batches = self.hparams["batches"]
+        passes = self.hparams["epochs"]
+        if batches is not None:
+            passes = math.ceil(batches / max(1, per_pass))
+        minibatches = []
+        draw = self._draw(_ORDER_OF_CHUNKS, self.round)
+        for _ in range(passes if chunks else 0):
+            # Each pass takes all chunks, in another order.
+            order = draw.permutation(len(chunks))
+            for part in np.array_split(order, per_pass):
+                minibatches.append([chunks[index] for index in part])
+        return RoundPlan(
+            minibatches=minibatches[:batches],
+            per_pass=per_pass,
+            segments_per_pass=sum(len(chunk.indices) for chunk in chunks),
+            expected=self._expect(chunks, max(1, per_pass)),
+        )
+
+    def _kept_chunks(self) -> list[BufferChunk]:
+        """The chunks of the episodes at hand that the filter keeps."""
         outcomes: list[Outcome] = []
-        spans: list[BufferRun] = []
+        episodes: list[BufferChunk] = []
         for buffer in [self.recorded, self.played] if self.keep_replay else [self.played]:
             outcomes += buffer.outcomes()
             for span in buffer.spans():
-                spans.append(BufferRun(buffer, span))
-        runs = []
+                episodes.append(BufferChunk(buffer, span))
+        chunks = []
         for index in self.spec.filter.choose(outcomes):
-            runs += self._runs(spans[index].buffer, [spans[index].indices])
-        return runs
+            chunks += self._chunks(episodes[index].buffer, [episodes[index].indices])
+        return chunks
 
-    def _runs(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[BufferRun]:
-        """Cut each episode into runs of `consecutive` segments; its last one may be shorter."""
+    def _chunks(self, buffer: ReplayBuffer, spans: Sequence[range]) -> list[BufferChunk]:
+        """Cut each episode into chunks of `consecutive` segments; its last one may be shorter."""
         size = self.hparams["consecutive"]
-        runs = []
+        chunks = []
         for span in spans:
             for first in range(0, len(span), size):
-                runs.append(BufferRun(buffer, span[first : first + size]))
-        return runs
+                chunks.append(BufferChunk(buffer, span[first : first + size]))
+        return chunks
 
-    def _expect(self, runs: Sequence[BufferRun], batches: float) -> tuple[float, float]:
-        """Action and observation tokens per batch, if these runs make this number of batches (over all processes)."""
+    def _expect(self, chunks: Sequence[BufferChunk], batches: float) -> tuple[float, float]:
+        """Action and observation tokens per batch, if these chunks make this number of batches (over all processes)."""
         n_actions = 0
         n_observation_tokens = 0
         for buffer in (self.recorded, self.played):
-            counts = buffer.token_counts([run.indices for run in runs if run.buffer is buffer])
+            counts = buffer.token_counts([chunk.indices for chunk in chunks if chunk.buffer is buffer])
             n_actions += counts[0]
             n_observation_tokens += counts[1]
         return n_actions / batches, n_observation_tokens / batches
 
-    def _runs_per_batch(self) -> int:
-        """Return the number of runs per batch over all processes together."""
+    def _chunks_per_batch(self) -> int:
+        """Return the number of chunks per batch over all processes together."""
         _, world = rank_and_world_size()
         return world * max(1, self.minibatch_size // int(self.hparams["consecutive"]))
 
@@ -329,14 +350,14 @@ class OnlineDataModule(OfflineDataModule):
         # A generator for each purpose and round: nothing about earlier draws has to be saved.
         return np.random.default_rng([self.seed, *key])
 
-    def _batch(self, runs: Sequence[BufferRun], expected: tuple[float, float]) -> TokenBatch:
-        """This process's share of a minibatch; if there are fewer runs than processes, rows with nothing to learn."""
+    def _batch(self, chunks: Sequence[BufferChunk], expected: tuple[float, float]) -> TokenBatch:
+        """This process's share of a minibatch; if there are fewer chunks than processes, rows with nothing to learn."""
         rank, world = rank_and_world_size()
-        mine = runs[rank::world]
+        mine = chunks[rank::world]
         parts = []
-        for run in mine or runs[:1]:
-            for index in run.indices:
-                parts.append(run.buffer[index])
+        for chunk in mine or chunks[:1]:
+            for index in chunk.indices:
+                parts.append(chunk.buffer[index])
         # Lightning averages over processes, so each divides by its share of the expected tokens.
         share = (expected[0] / world, expected[1] / world)
         pad = self._tokenizer().pad_token_id or 0

@@ -18,7 +18,7 @@ from lmrl.tokens.segments import Segment, as_key
 
 __all__ = ["Column", "Outcome", "ReplayBuffer"]
 
-_LEAST = 1024  # entries that are made room for at the beginning
+_INITIAL_ENTRIES = 1024  # room of a column when it first grows
 
 
 class Column:
@@ -51,7 +51,7 @@ class Column:
         added = np.asarray(values, self._dtype)
         end = self._used + len(added)
         if end > len(self._room):
-            self._grow(max(end, 2 * len(self._room), _LEAST))
+            self._grow(max(end, 2 * len(self._room), _INITIAL_ENTRIES))
         self._room[self._used : end] = added
         self._used = end
 

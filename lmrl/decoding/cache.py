@@ -10,6 +10,9 @@ from transformers.cache_utils import Cache
 
 __all__ = ["SlotCache", "Slots", "attend", "bucket", "causal_mask", "tree_mask"]
 
+_MAX_UNFUSED_QUERIES = 16  # queries of a head up to which attention on a GPU takes plain matrix products
+_STEP = 64  # columns are allocated in multiples of this
+
 
 def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
     """The additive mask with which every token sees the columns up to its own position.
@@ -61,7 +64,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         mask: ``(rows, 1, new, used)``, additive.
 
     Returns:
-        As `query`.
+        ``(rows, heads, new, head_dim)``.
     """
     if query.device.type != "cpu":
         return attend_on_gpu(query, keys, values, mask)
@@ -70,7 +73,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 
 
 def attend_on_gpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Do the same by what is fast on a GPU.
+    """Compute `attend` by the operations that are fast on a GPU.
 
     The kernels that take a mask there have no shared heads. So the queries of all heads that share a key head become
     queries of one head.
@@ -80,7 +83,7 @@ def attend_on_gpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> 
     shared = heads // key_heads
     query = query.reshape(rows, key_heads, shared * new, width)
     mask = mask.repeat(1, 1, shared, 1)
-    if shared * new <= _FEW:
+    if shared * new <= _MAX_UNFUSED_QUERIES:
         # A fused kernel works on 64 queries at once, whose arithmetic takes longer than reading keys and values.
         scores = torch.matmul(query, keys.transpose(-1, -2)).float() * width**-0.5 + mask
         attended = torch.matmul(scores.softmax(-1).to(values.dtype), values)
@@ -92,10 +95,6 @@ def attend_on_gpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     zero = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, zero, -torch.inf)[:, None]
-
-
-_FEW = 16  # queries of a head
-_STEP = 64  # columns are allocated in multiples of this
 
 
 def bucket(columns: int) -> int:

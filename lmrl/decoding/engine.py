@@ -12,12 +12,12 @@ from lmrl.decoding.reader import Reader
 from lmrl.errors import UserError, check_range
 from lmrl.models.lm import positions_of, sampling_logits
 
-__all__ = ["Engine", "Weights", "default_slots"]
+__all__ = ["Engine", "ParameterWatch", "default_slots"]
 
-_SAMPLES = 256  # numbers of each tensor that are compared
+_NUMBERS_COMPARED = 256  # of each tensor
 
 
-class Weights:
+class ParameterWatch:
     """Notices that a model's parameters were changed, so that what was computed with them is out of date.
 
     It compares the address and the version of each parameter, and 256 of its numbers at equal distances. Autograd
@@ -65,13 +65,13 @@ class Weights:
 def _sample(tensor: Tensor) -> Tensor:
     """Up to 256 numbers at equal distances, as a view where the tensor is contiguous."""
     size = tensor.numel()
-    step = max(1, size // _SAMPLES)
+    step = max(1, size // _NUMBERS_COMPARED)
     if not tensor.is_contiguous():
         return tensor.flatten()[::step]
-    return tensor.as_strided((min(_SAMPLES, size),), (step,))
+    return tensor.as_strided((min(_NUMBERS_COMPARED, size),), (step,))
 
 
-_CONTEXT = 1024  # tokens
+_SIZING_CONTEXT = 1024  # tokens of a context, by which the number of slots is chosen
 
 
 def default_slots(model: PreTrainedModel) -> int:
@@ -85,7 +85,7 @@ def default_slots(model: PreTrainedModel) -> int:
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    tokens = min(_CONTEXT, positions_of(config))
+    tokens = min(_SIZING_CONTEXT, positions_of(config))
     bytes_per_slot: int = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
     fitting = memory_of(model.device) // 4 // bytes_per_slot
     return max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
@@ -101,7 +101,7 @@ class Engine:
 
     Callers pass whole contexts; the engine compares the ids with what the slot holds and reads only the rest. Rows have
     their own lengths and positions: padding is on the right, and nothing sees it. If weights have changed since the
-    last `feed` (a training step; see `lmrl.decoding.engine.Weights`), all slots are read again.
+    last `feed` (a training step; see `lmrl.decoding.engine.ParameterWatch`), all slots are read again.
 
     Args:
         model: GPT-2- or Llama-like: full attention, explicit ``position_ids``, eager or sdpa attention; see
@@ -133,7 +133,7 @@ class Engine:
         self.model = model
         self.slots = default_slots(model) if slots is None else slots
         self._compile = compile
-        self._weights = Weights(model)
+        self._weights = ParameterWatch(model)
         self.reset()
 
     def reset(self) -> None:

@@ -11,7 +11,7 @@ from lmrl.decoding.gpt2 import GPT2Forward
 from lmrl.decoding.llama import LlamaForward
 from lmrl.models.lm import uncompiled
 
-__all__ = ["Forward", "Forwards"]
+__all__ = ["Forward", "ForwardChoice"]
 
 Forward: TypeAlias = Callable[[SlotCache, Tensor, Tensor, Tensor], Tensor]
 """``(cache, ids, positions, mask)`` to ``(rows, new, width)`` hidden vectors; keys and values go into the cache."""
@@ -19,10 +19,11 @@ Forward: TypeAlias = Callable[[SlotCache, Tensor, Tensor, Tensor], Tensor]
 _KINDS = (GPT2Forward, LlamaForward)
 
 
-class Forwards:
-    """Chooses the forward pass of a model: small models spend half their time between operations.
+class ForwardChoice:
+    """Picks the fastest forward pass that fits a model.
 
-    A model with adapters, hooks, shards or other parts than those of its kind runs its own forward pass.
+    Small models spend half their time between operations, so plain GPT-2 and Llama models get a hand-written pass. A
+    model with adapters, hooks, shards or other parts than those of its kind runs its own forward pass.
 
     Args:
         trunk: the model without its head, in eval mode whenever it reads. When its weights have changed, make another.
@@ -35,10 +36,7 @@ class Forwards:
 
     def choose(self) -> Forward:
         """Return the one that fits the model as it is now: hooks may have been put on its layers."""
-        fitting = None
-        for kind in _KINDS:
-            if kind.accepts(self._trunk):
-                fitting = kind
+        fitting = next((kind for kind in _KINDS if kind.accepts(self._trunk)), None)
         if fitting is not self._kind:
             self._kind = fitting
             self._forward = self._own if fitting is None else fitting(self._trunk)

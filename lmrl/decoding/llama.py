@@ -19,9 +19,17 @@ from lmrl.decoding.cache import SlotCache, attend
 
 __all__ = ["LlamaForward"]
 
+_MAX_ANGLES = 2**25  # numbers in the table of rotary angles, 128 MiB
 _PARTS = (
-    *(LlamaModel, LlamaDecoderLayer, LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding),
-    *(nn.Embedding, nn.Linear, nn.ModuleList),
+    LlamaModel,
+    LlamaDecoderLayer,
+    LlamaAttention,
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    nn.Embedding,
+    nn.Linear,
+    nn.ModuleList,
 )
 
 
@@ -36,9 +44,6 @@ class _Layer(NamedTuple):
     """``(2 * inner, width)``."""
     down: Tensor
     """``(inner, width)``."""
-
-
-_ANGLES = 2**25  # numbers, 128 MiB
 
 
 class LlamaForward:
@@ -79,7 +84,7 @@ class LlamaForward:
         if config.rope_parameters["rope_type"] != "default" or config.hidden_act != "silu":
             return False
         # Its angles are kept for every position.
-        if config.max_position_embeddings * config.head_dim > _ANGLES:
+        if config.max_position_embeddings * config.head_dim > _MAX_ANGLES:
             return False
         if trunk.dtype not in (torch.float32, torch.bfloat16) or torch.is_autocast_enabled(trunk.device.type):
             return False

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, Slots, bucket, causal_mask, tree_mask
-from lmrl.decoding.forward import Forwards
+from lmrl.decoding.forward import ForwardChoice
 from lmrl.errors import unknown
 from lmrl.models.lm import trunk_of
 
@@ -21,7 +21,7 @@ __all__ = ["Read", "Reader", "backend_of", "is_static", "step_for"]
 Read: TypeAlias = Callable[[PreTrainedModel, SlotCache, Tensor, Tensor, int, torch.dtype], Tensor]
 """The signature of `_read_new`."""
 
-_VARIANTS = 64  # shapes and models that may be compiled before torch gives up: buckets of columns, times models
+_MAX_VARIANTS = 64  # shapes and models that may be compiled before torch gives up: buckets of columns, times models
 
 
 def backend_of(choice: bool | str | None) -> str | None:
@@ -102,7 +102,7 @@ def step_for(choice: bool | str, device: torch.device) -> Read | None:
     # "reduce-overhead" is inductor with CUDA graphs.
     how: dict[str, Any] = {"mode": "reduce-overhead"} if static and backend == "inductor" else {"backend": backend}
     limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
-    limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
+    limits.cache_size_limit = max(limits.cache_size_limit, _MAX_VARIANTS)
     step: Read = torch.compile(_read_new, **how, dynamic=not static)
     return step
 
@@ -130,9 +130,9 @@ def _read_new(
 
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_PADDING = 256  # this many tokens of padding cost less than one more forward pass
-_SHORT = 32  # a pass over all rows reads up to so many new tokens in each
-_SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
+_MAX_PADDING = 256  # tokens of padding in a forward pass: they cost less than one more pass
+_MAX_NEW_IDS = 32  # ids that a pass over all rows reads in each
+_MAX_SCORES = 2**24  # attention scores per head in one forward pass; longer prompts are read in pieces
 
 
 def _waits(config: PreTrainedConfig) -> bool:
@@ -144,7 +144,7 @@ def _waits(config: PreTrainedConfig) -> bool:
 
 
 class Reader:
-    """Reads ids into slots. The caller sees to eval mode, to no gradients and to lengths.
+    """Reads ids into slots. The caller must set eval mode, disable gradients and check lengths.
 
     Args:
         model: see `Engine`.
@@ -163,7 +163,7 @@ class Reader:
         recorded: bool | None = None,
     ) -> None:
         self._trunk = trunk_of(model)
-        self._forwards = Forwards(self._trunk)
+        self._forward_choice = ForwardChoice(self._trunk)
         self.refresh_forward()
         self._device = model.device
         self._dtype = model.dtype
@@ -180,12 +180,12 @@ class Reader:
 
     def refresh_forward(self) -> None:
         """Choose how the model is run; hooks that were put on its layers since the last time then run."""
-        self._forward = self._forwards.choose()
+        self._forward = self._forward_choice.choose()
 
     def read(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read one or more new ids in each slot and return the hidden vectors after the last, ``(rows, width)``."""
         lengths = [len(ids) for ids in new]
-        most = 1 if self._step is not None else _SHORT  # new ids per slot in a pass over all rows
+        most = 1 if self._step is not None else _MAX_NEW_IDS  # per slot in a pass over all rows
         parts = []
         order: list[int] = []
         for group in self._groups(lengths, most):
@@ -264,7 +264,7 @@ class Reader:
         positions = torch.minimum(columns, start + last[:, None])
         rows = torch.arange(len(order), device=self._device)
         # Long prompts are read in pieces of columns, so that the attention scores stay small.
-        step = max(1, _SCORES // (len(order) * used))
+        step = max(1, _MAX_SCORES // (len(order) * used))
         ends = torch.empty(0)
         for begin in range(0, longest, step):
             part = slice(begin, begin + step)
@@ -295,23 +295,24 @@ class Reader:
         return _in_order(hidden[:, 0], order)
 
     def _read_all(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
-        """Read up to `_SHORT` ids in each slot, in a pass over all rows that always has one of few shapes."""
+        """Read up to `_MAX_NEW_IDS` ids in each slot, in a pass over all rows that always has one of few shapes."""
         rows = np.array([self.slots.row(slot) for slot in slots])
         held = np.array([len(self.slots.held(slot)) for slot in slots])[:, None]
         sizes = np.array([len(ids) for ids in new])[:, None]
         width = 1 << (int(sizes.max()) - 1).bit_length()
         used = min(bucket(int((held + sizes).max())), self._cache.get_max_length())
-        # Ids, their positions, and the columns where they go. What is no new id goes into the last column, which no row
-        # reads, and has the position of its row's last id, from where it is not read either.
         fed = np.zeros((3, self._cache.rows, width), dtype=np.int64)
-        fed[2] = -1
+        ids, positions, columns = fed  # views
+        # What is no new id goes into the last column, which no row reads, and has the position of its row's last id,
+        # from where it is not read either.
+        columns[:] = -1
         place = np.arange(width)
         is_new = place < sizes
-        of_rows = np.zeros((len(slots), width), dtype=np.int64)
-        of_rows[is_new] = list(chain.from_iterable(new))
-        fed[0, rows] = of_rows
-        fed[1, rows] = held + np.minimum(place, sizes - 1)
-        fed[2, rows] = np.where(is_new, held + place, -1)
+        padded = np.zeros((len(slots), width), dtype=np.int64)
+        padded[is_new] = list(chain.from_iterable(new))
+        ids[rows] = padded
+        positions[rows] = held + np.minimum(place, sizes - 1)
+        columns[rows] = np.where(is_new, held + place, -1)
         self._cache.make_room(used)
         ends = self._tensor(rows), self._tensor(sizes[:, 0] - 1)  # before the pass, for which a copy would wait
         hidden = self._pass(torch.from_numpy(fed), used)
@@ -319,7 +320,15 @@ class Reader:
         return hidden[ends]
 
     def _pass(self, fed: Tensor, used: int) -> Tensor:
-        """``(all rows, new, width)`` hidden vectors by a compiled or recorded pass; the next pass overwrites them."""
+        """Run a compiled or recorded pass over all rows.
+
+        Args:
+            fed: ``(3, all rows, new)``: ids, their positions, and the columns where their keys and values go.
+            used: columns that are read.
+
+        Returns:
+            ``(all rows, new, width)`` hidden vectors, which the next pass overwrites.
+        """
         if self._step is not None:
             ids, positions, columns = fed.to(self._device)
             self._cache.place(0, columns, used, used)
@@ -331,10 +340,11 @@ class Reader:
         shape = (fed.shape[2], used)
         if shape not in self._passes:
             kept = fed.to(self._device, copy=True)
+            kept_ids, kept_positions, kept_columns = kept  # views, which later passes are copied into
 
             def run() -> Tensor:
-                self._cache.place(0, kept[2], used, used)
-                return self._read_eagerly(kept[0], kept[1], used)
+                self._cache.place(0, kept_columns, used, used)
+                return self._read_eagerly(kept_ids, kept_positions, used)
 
             self._passes[shape] = (kept, self._recorder.record(run))
         kept, replay = self._passes[shape]
@@ -364,7 +374,7 @@ def _of_similar_length(lengths: list[int]) -> list[list[int]]:
     for place, row in enumerate(order):
         # The tokens of padding if this row and all shorter ones were read with the group.
         padding = (len(order) - place) * (longest - lengths[row])
-        if not groups or padding > _PADDING:
+        if not groups or padding > _MAX_PADDING:
             groups.append([])
             longest = lengths[row]
         groups[-1].append(row)

@@ -241,10 +241,12 @@ class _Token(NamedTuple):
 
 
 class _NextToken(NamedTuple):
-    """Logits of the next token, and V of each row, after reading."""
+    """Outputs of the heads for the next token."""
 
     logits: Tensor
+    """``(rows, vocabulary)`` float32."""
     values: Tensor | None
+    """``(rows,)`` float32, V of each row's state; None without a head for it."""
 
 
 class Decoder:
@@ -270,9 +272,10 @@ class Decoder:
         self.guidance = guidance
         self.invalid = invalid
         self.v_head = v_head
+        self._value_engine: Engine | None = None
         # With beta 0 the value model is read for V alone.
-        needed = guidance is not None and (guidance.beta > 0 or v_head is not None)
-        self._value_engine = guidance.engine if guidance is not None and needed else None
+        if guidance is not None and (guidance.beta > 0 or v_head is not None):
+            self._value_engine = guidance.engine
 
     def reset(self) -> None:
         """Forget everything that was read."""
@@ -287,7 +290,7 @@ class Decoder:
             ``(rows, vocabulary)`` float32 logits: the language model's plus the guidance, ``-inf`` for ids that are
             invalid or outside of the language model's support.
         """
-        return self._begin(slots, contexts).logits
+        return self._feed_contexts(slots, contexts).logits
 
     def generate(
         self,
@@ -319,17 +322,20 @@ class Decoder:
         tokens: list[list[_Token]] = [[] for _ in slots]
         active = list(range(len(slots)))  # rows that have not drawn a stop id
         with self._evaluating():
-            read = self._begin(slots, contexts)
+            next_token = self._feed_contexts(slots, contexts)
             for step in range(settings.max_new_tokens):
+                sampled = _sample_tokens(next_token, draws[active, step], settings)
                 still_active = []
-                for row, token in zip(active, _choose(read, draws[active, step], settings), strict=True):
+                for row, token in zip(active, sampled, strict=True):
                     tokens[row].append(token)
                     if token.id not in settings.stop_ids:
                         still_active.append(row)
                 active = still_active
                 if not active or step + 1 == settings.max_new_tokens:
                     break
-                read = self._next([slots[row] for row in active], [tokens[row][-1].id for row in active])
+                active_slots = [slots[row] for row in active]
+                newest_ids = [tokens[row][-1].id for row in active]
+                next_token = self._append_tokens(active_slots, newest_ids)
 
         actions = []
         for row_tokens in tokens:
@@ -345,24 +351,27 @@ class Decoder:
                 stack.enter_context(engine.evaluating())
         return stack
 
-    def _begin(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _NextToken:
+    def _feed_contexts(self, slots: Sequence[int], contexts: Sequence[Sequence[int]]) -> _NextToken:
+        """Read one context per row with both models."""
         value_hidden = None if self._value_engine is None else self._value_engine.feed(slots, contexts)
-        return self._read(self.engine.feed(slots, contexts), value_hidden)
+        return self._apply_heads(self.engine.feed(slots, contexts), value_hidden)
 
-    def _next(self, slots: Sequence[int], ids: Sequence[int]) -> _NextToken:
+    def _append_tokens(self, slots: Sequence[int], ids: Sequence[int]) -> _NextToken:
+        """Read one more id per row with both models."""
         value_hidden = None if self._value_engine is None else self._value_engine.append(slots, ids)
-        return self._read(self.engine.append(slots, ids), value_hidden)
+        return self._apply_heads(self.engine.append(slots, ids), value_hidden)
 
-    def _read(self, hidden: Tensor, value_hidden: Tensor | None) -> _NextToken:
-        """Apply the heads to (rows, width) hidden vectors of the language model and of the value model."""
-        logits = self._logits(hidden, value_hidden)
+    def _apply_heads(self, hidden: Tensor, value_hidden: Tensor | None) -> _NextToken:
+        """Apply the heads to ``(rows, width)`` hidden vectors of the language model and of the value model."""
+        logits = self._guided_logits(hidden, value_hidden)
         if self.v_head is None:
             return _NextToken(logits, None)
         with torch.inference_mode():
             values = self.v_head(hidden if value_hidden is None else value_hidden)
             return _NextToken(logits, values.reshape(-1).float())
 
-    def _logits(self, hidden: Tensor, value_hidden: Tensor | None) -> Tensor:
+    def _guided_logits(self, hidden: Tensor, value_hidden: Tensor | None) -> Tensor:
+        """Return ``(rows, vocabulary)`` float32 logits from ``(rows, width)`` hidden vectors; see `score`."""
         guidance = self.guidance
         with torch.inference_mode():
             base = self.engine.logits(hidden).float()
@@ -376,6 +385,7 @@ class Decoder:
             return logits
 
     def _within_support(self, logits: Tensor, base: Tensor, guidance: Guidance) -> Tensor:
+        """Mask ``(rows, vocabulary)`` logits outside of the support that the language model's logits `base` give."""
         top_k = guidance.support_top_k
         top_p = guidance.support_top_p
         if top_k == 0 and top_p == 1.0:
@@ -384,16 +394,17 @@ class Decoder:
         return logits.masked_fill(likely == -torch.inf, -torch.inf)
 
 
-def _choose(read: _NextToken, uniform: Tensor, settings: SamplingSettings) -> list[_Token]:
-    logits = read.logits
+def _sample_tokens(next_token: _NextToken, uniform: Tensor, settings: SamplingSettings) -> list[_Token]:
+    """Sample one token per row by ``(rows,)`` uniform numbers."""
+    logits = next_token.logits
     logprobs = process_logits(logits, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
     ids = draw(logprobs, uniform.to(logprobs.device))
     # NaN, infinite, or nothing allowed at all: what is drawn from that means nothing, and may be no id at all.
     finite = logits.amax(-1).isfinite()
     chosen = logprobs.gather(1, ids.clamp(max=logprobs.shape[1] - 1)[:, None])[:, 0]
     parts = [ids, chosen, finite]
-    if read.values is not None:
-        parts.append(read.values)
+    if next_token.values is not None:
+        parts.append(next_token.values)
     # One transfer for all, since a GPU is waited for at each. float64 holds ids and float32 exactly.
     drawn = torch.stack([part.double() for part in parts], 1).tolist()
     tokens = []

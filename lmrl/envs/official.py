@@ -12,7 +12,7 @@ from lmrl.types import Episode
 __all__ = ["FileFormat", "Game", "game_of_commands", "game_of_sequence", "game_of_texts", "game_of_transitions"]
 
 _T = TypeVar("_T")
-_LARGEST = 3.4e38  # as of a reward in our files
+_LARGEST_FLOAT32 = 3.4e38  # as of a reward in our files
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ def _text(value: Any, name: str) -> str:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:  # NaN is not
+    # NaN fails the comparison too.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST_FLOAT32:
         raise UserError(f"{name} must be a finite number, got {value!r:.60}")
     return float(value)
 

@@ -46,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
-_LARGEST = 2**53  # every whole number up to here is exact in JSON readers that know floats only
+_LARGEST_EXACT_INTEGER = 2**53  # every whole number up to here is exact in JSON readers that know floats only
 
 
 def _benchmark() -> tuple[Task, ...]:
@@ -249,7 +249,7 @@ def may_choose(name: str, argument: str, value: Any) -> bool:
     if value is None or isinstance(value, bool):
         return (NoneType if value is None else bool) in kinds
     if isinstance(value, int):
-        return (int in kinds or float in kinds) and abs(value) <= _LARGEST
+        return (int in kinds or float in kinds) and abs(value) <= _LARGEST_EXACT_INTEGER
     return isinstance(value, float) and float in kinds and math.isfinite(value)
 
 

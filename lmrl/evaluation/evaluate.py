@@ -21,23 +21,20 @@ from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
-from lmrl.rollout import MakeEnv, episode_seed, in_order, pieces_of, rollout
+from lmrl.rollout import SEEDS_OF_SELECTION, MakeEnv, episode_seed, in_order, pieces_of, rollout
 from lmrl.types import Described, Episode, LoadedPolicy, Policy, Resettable, Start, unwrapped
 from lmrl.utils.cluster import Workers
 from lmrl.utils.distributed import map_over_ranks
 
 __all__ = ["Evaluation", "RayWorkers", "default_episodes", "evaluate", "versions"]
 
-_LEAST = 256
+_MIN_EPISODES = 256
 """The least number of episodes of an evaluation, by default."""
-
-_SELECTION = 2
-"""The last number of the seed keys of evaluations that checkpoints are chosen by."""
 
 _SLOTS = 32
 """Environments that run in parallel where the policy has no number of its own."""
 
-_PIECE = 4
+_EPISODES_PER_SLOT = 4
 """Episodes per slot between two resets of policies and partners that keep what they have read."""
 
 
@@ -46,7 +43,7 @@ class RayWorkers:
     """Processes of a Ray cluster that run episodes."""
 
     address: str
-    """As of `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
+    """See `lmrl.utils.cluster.Cluster`: ``local``, ``auto`` or ``HOST:PORT``."""
     count: int | None = None
     """Number of processes; None: as many as the cluster has cores (or GPUs) for."""
     make_policy: Callable[[], LoadedPolicy] | None = None
@@ -157,7 +154,7 @@ def evaluate(
     process.
 
     Args:
-        policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as of
+        policy: a policy, the result of `lmrl.load_policy`, a module in memory, or a name as in
             ``lmrl evaluate --policy``: a run folder, a checkpoint, ``random``, ...
         task: name of a task, one of `lmrl.tasks()`; None: the one that a run, checkpoint or module was trained on.
         episodes: number of episodes, at least one; None: `default_episodes`.
@@ -207,8 +204,7 @@ def evaluate(
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
     fixed = registry.starts(task, env, selection=selection)
-    # Seed keys of selection end in 2 and those of training rounds in 1. Trailing zeros of a key make no difference.
-    key_end = (0, _SELECTION) if selection else ()
+    key_end = (0, SEEDS_OF_SELECTION) if selection else ()
     starts = []
     for index in range(episodes):
         options = fixed[index % len(fixed)] if fixed else None
@@ -258,7 +254,7 @@ class _Runner:
         if not self._remembers():
             return self.run_piece(starts)
         episodes = []
-        for piece in pieces_of(starts, _PIECE * self.slots):
+        for piece in pieces_of(starts, _EPISODES_PER_SLOT * self.slots):
             episodes += self.run_piece(piece)
         return episodes
 
@@ -315,11 +311,12 @@ def _run_on_workers(
     episodes = list[Episode]()
     workers: Workers[Sequence[Start], list[Episode]] = Workers(ray.address, ray.count, make, gpu=ray.gpu)
     with workers:
-        pieces = pieces_of(starts, _PIECE * slots)
+        piece_size = _EPISODES_PER_SLOT * slots
+        pieces = pieces_of(starts, piece_size)
         if len(pieces) < min(workers.count, len(starts)):
             warnings.warn(
-                f"{workers.count} workers have {len(pieces)} pieces of {_PIECE * slots} episodes to play: fewer slots "
-                "make more pieces",
+                f"{workers.count} workers have {len(pieces)} pieces of {piece_size} episodes to play: fewer slots make "
+                "more pieces",
                 stacklevel=3,
             )
         for piece in workers.map(pieces):  # in the order of the pieces
@@ -344,7 +341,7 @@ def default_episodes(task: str, env: Mapping[str, Any] | None = None, selection:
         UserError: as `lmrl.envs.registry.starts`.
     """
     starts = max(1, len(registry.starts(task, env, selection=selection)))
-    return starts * -(-_LEAST // starts)
+    return starts * -(-_MIN_EPISODES // starts)
 
 
 def versions() -> dict[str, str]:
@@ -359,7 +356,7 @@ def versions() -> dict[str, str]:
 
 def _warnings(returns: list[float], published: Scores) -> list[str]:
     if not published.any_scale:
-        return ["nobody has published a scale for this task, so scores are mean returns"]
+        return ["this task has no published scale, so scores are mean returns"]
     # A mean outside of the published range shows that the task differs from the published one.
     mean = float(np.mean(returns))
     low = published.minimum

@@ -116,7 +116,7 @@ def welch_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95
     return Interval(difference - reach, difference + reach)
 
 
-_FEW = 8
+_MIN_RARE_GAMES = 8
 """Number of rare games that it takes to know a spread: with four the interval of a mean covers .90, with eight .93."""
 
 
@@ -139,7 +139,7 @@ def rests_on_few(interval: Interval, games: int, mean: float, extremes: Interval
         return True
     # From the width of the interval back to the standard error, and from there to the number of games `k`.
     error = (interval.high - interval.low) / (2 * NormalDist().inv_cdf(0.975))
-    return (games * error / distance) ** 2 < _FEW
+    return (games * error / distance) ** 2 < _MIN_RARE_GAMES
 
 
 @lru_cache(maxsize=256)

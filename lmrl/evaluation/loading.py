@@ -80,7 +80,7 @@ class PolicySpec:
             name: one of the task's scripted policies (``random``, ``behaviour``, ...), ``human``, ``chat:MODEL``,
                 ``local:PATH``, ``vllm:URL#MODEL``, ``zoo:TASK/NAME``, a run folder, a checkpoint or an exported folder.
             task: what the policy will play, or its name; None: the task on which it was trained.
-            allow_pickle: as of `lmrl.load_module`.
+            allow_pickle: see `lmrl.load_module`.
 
         Raises:
             UserError: the task or the policy is unknown, its file cannot be read, or `task` is None and the policy was
@@ -117,7 +117,7 @@ class PolicySpec:
                 `lmrl.policies.chat.local.LocalChat`.
             vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
             **settings: of a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
-                ``compile``), ``rerank``, ``device`` and ``module`` as of `lmrl.modules.load_trained`, and
+                ``compile``), ``rerank``, ``device`` and ``module`` (see `lmrl.modules.load_trained`), and
                 ``allow_other_task`` to let it play another task than its own; of a chat model, ``temperature``; at a
                 vLLM server, ``temperature``, ``top_k`` and ``top_p``.
 
@@ -329,7 +329,7 @@ def load_policy(
             folder, checkpoint or exported folder, a module in memory, or a policy.
         task: what it will play, or its name; None: the task on which it was trained.
         env: arguments of the environment in which it will play.
-        **settings: as of `PolicySpec.load` (``temperature``, ``beta``, ``rerank``, ``allow_other_task``, ...); of a
+        **settings: see `PolicySpec.load` (``temperature``, ``beta``, ``rerank``, ``allow_other_task``, ...); of a
             module in memory, those of its ``policy`` method.
 
     Raises:

@@ -27,7 +27,7 @@ from lmrl.types import Episode
 
 __all__ = ["HeldOut", "evaluate_recorded", "held_out_episodes"]
 
-_FEW = 20
+_MIN_EPISODES = 20
 """Fewer episodes than this say little."""
 
 _FEW_EFFECTIVE = 10
@@ -112,7 +112,7 @@ def evaluate_recorded(
         behaviour: a model of the behaviour policy, such as a BC run on its data.
         behaviour_name: of that model, in the result.
         seed: of the bootstrap.
-        **settings: decoding settings of the policy, as of `lmrl.evaluation.token_values.action_scores`.
+        **settings: decoding settings of the policy, see `lmrl.evaluation.token_values.action_scores`.
 
     Returns:
         JSON-like: ``data_return_mean`` and ``data_return_ci`` of the episodes; ``nll``, nats per token of the actions
@@ -127,7 +127,7 @@ def evaluate_recorded(
         raise UserError("there is no episode to judge the policy by")
     check_decoding(settings)
     warnings = []
-    if len(episodes) < _FEW:
+    if len(episodes) < _MIN_EPISODES:
         warnings.append(f"{counted(len(episodes), 'episode')} say little, and their intervals are too narrow")
     scores = list(action_scores(module, episodes, **settings))
     returns = [episode.total_reward for episode in episodes]

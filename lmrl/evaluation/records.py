@@ -264,7 +264,7 @@ def read_record_curves(place: Path, task: str) -> dict[str, dict[int, Curves]]:
     """Read the learning curves of a task.
 
     Args:
-        place: as of `read_records`.
+        place: see `read_records`.
         task: name of the task.
 
     Returns:
@@ -532,7 +532,7 @@ def _record(line: Mapping[str, Any], place: Path, episodes: Mapping[tuple[str, i
 
 # Parquet files: episodes and curves.
 
-_LARGEST = 2**29  # bytes of a table in memory: a small file can claim to hold much more
+_MAX_TABLE_BYTES = 2**29  # bytes of a table in memory: a small file can claim to hold much more
 
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
@@ -545,8 +545,8 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
         for part in parquet_batches(path, rows=2**16):
             parts.append(part)
             size += part.nbytes
-            if size > _LARGEST:
-                raise UserError(f"{path}: not a file of records (larger than {_LARGEST >> 20} MB)")
+            if size > _MAX_TABLE_BYTES:
+                raise UserError(f"{path}: not a file of records (larger than {_MAX_TABLE_BYTES >> 20} MB)")
         return pa.Table.from_batches(parts).cast(schema) if parts else schema.empty_table()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise UserError(f"{path}: not a file of records ({in_one_line(error)})") from error

@@ -267,7 +267,7 @@ def record_evaluation(
         if not kept:
             raise
         if resume is not None:
-            kept = f"{kept}; the same command with --resume goes on"
+            kept = f"{kept}; the same command with --resume continues"
         if isinstance(error, UserError):
             raise UserError(f"{error}; {kept}") from error
         print(f"note: {kept}", file=sys.stderr)
@@ -310,7 +310,7 @@ def _check_same(path: Path, before: Mapping[str, Any], facts: Mapping[str, Any])
         if before.get(key) != value:
             raise UserError(
                 f"{path} was played with another {key} ({before.get(key)!r:.200}, now {value!r:.200}): resume it as "
-                "it was, or leave out resume to begin anew"
+                "it was, or leave out resume to start again"
             )
 
 

@@ -193,7 +193,7 @@ def task_scores(place: Path, task: str, records: Mapping[str, Mapping[int, Recor
     """Return the score of every method of a task, by name; that of the dataset is called `DATA`.
 
     Args:
-        place: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
+        place: folder of runs or of records, see `lmrl.evaluation.records.read_records`.
         task: name of the task.
         records: the records of the task, if they were read before; None: read them.
 
@@ -265,7 +265,7 @@ def data_score(runs: Path, task: str) -> Score | None:
     """Return the score of the dataset's own returns; None without a record of them.
 
     Args:
-        runs: folder of runs or of records, as of `lmrl.evaluation.records.read_records`.
+        runs: folder of runs or of records, see `lmrl.evaluation.records.read_records`.
         task: name of the task.
     """
     record = read_data(runs, task)

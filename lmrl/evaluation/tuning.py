@@ -60,7 +60,7 @@ def tune(
         env: arguments of the environment.
         on_tried: called with each pair when it is done.
         device: where the policy computes; None: on the CPU.
-        slots: number of games that run in parallel; as of `evaluate`.
+        slots: number of games that run in parallel; see `evaluate`.
 
     Returns:
         All pairs, the best first; among equals the one that was tried first.

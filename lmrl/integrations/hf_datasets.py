@@ -46,7 +46,7 @@ def episodes_dataset(episodes: str | os.PathLike[str] | Iterable[Episode]) -> "D
     of a model, ``action_ids``, ``action_logprobs`` and ``action_values`` (one list per turn) and ``final_value``.
 
     Args:
-        episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.
+        episodes: file of episodes (see `lmrl.data.storage.write_episodes`), or episodes.
 
     Raises:
         UserError: `datasets` is missing; for a file as `lmrl.data.storage.read_episodes`; a text is not valid Unicode.
@@ -145,7 +145,7 @@ def conversations_dataset(episodes: str | os.PathLike[str] | Iterable[Episode], 
     is over, also where somebody else cut the episode.
 
     Args:
-        episodes: file as of `lmrl.data.storage.write_episodes`, or episodes.
+        episodes: file of episodes (see `lmrl.data.storage.write_episodes`), or episodes.
         env: arguments of the environment, as in `prompts_dataset`.
 
     Raises:

@@ -44,7 +44,7 @@ def export_minari(
     played; reference scores are the returns of the player that acts at random and of the best scripted one.
 
     Args:
-        file: as of `lmrl.data.read_dataset`; it is read twice.
+        file: see `lmrl.data.read_dataset`; it is read twice.
         dataset_id: ``namespace/name-v0``, as Minari wants it; one that is not there yet.
         env: arguments of the environment, over those that the file was recorded with.
 

@@ -26,8 +26,8 @@ class ConditionedPolicy:
 
     Args:
         policy: reads the line.
-        line: as of `with_line`.
-        always: as of `with_line`.
+        line: see `with_line`.
+        always: see `with_line`.
     """
 
     def __init__(self, policy: Policy, line: str, always: bool) -> None:

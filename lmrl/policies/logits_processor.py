@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, LogitsProcessor, PreTrainedModel
 
 from lmrl.checkpoints.export import load_values
-from lmrl.decoding.engine import Weights
+from lmrl.decoding.engine import ParameterWatch
 from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
 from lmrl.errors import UserError, check_range
 from lmrl.models.tokenizer import load_tokenizer
@@ -53,7 +53,7 @@ class ValueGuidedLogitsProcessor(LogitsProcessor):
         self.beta = beta
         self.invalid = invalid
         self.pad_token_id = pad_token_id
-        self._weights = Weights(value_model)
+        self._weights = ParameterWatch(value_model)
         self._read = torch.empty(0, 0, dtype=torch.long)
         self._cache = DynamicCache()
 

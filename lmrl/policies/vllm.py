@@ -140,7 +140,7 @@ def vllm_player(
 
     Args:
         name: with its ``vllm:``.
-        texts: as of `load_vllm_policy`, as all below.
+        texts: see `load_vllm_policy`, like all below.
         max_new_tokens: longest action.
         settings: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
         **sampling: ``temperature``, ``top_k``, ``top_p``.
@@ -191,7 +191,7 @@ def load_vllm_policy(
         top_k: 0 is off.
         top_p: 1 is off.
         tokenizer: run folder, model folder or bundled tokenizer; None: MODEL, which then has to be a folder here.
-        timeout: as of `lmrl.policies.chat.tokens.TokenClient`, as all below.
+        timeout: see `lmrl.policies.chat.tokens.TokenClient`, like all below.
         retries: how often a request is tried again.
         max_parallel: requests at the same time.
 

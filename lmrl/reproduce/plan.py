@@ -52,7 +52,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Return ``maze_fo/ilql``, or ``maze_fo/ilql seed 1`` for other seeds than 0."""
-        return f"{self.task}/{self.algorithm}" + (f" seed {self.seed}" if self.seed else "")
+        return cell_name(self.task, self.algorithm, self.seed)
 
     @property
     def fit(self) -> Step | None:
@@ -66,6 +66,12 @@ class Cell:
     def recipe(self) -> str:
         """Return a digest of all steps."""
         return digest(*[step.recipe for step in self.steps])
+
+
+def cell_name(task: str, algorithm: str, seed: int) -> str:
+    """Return the name of a cell; see `Cell.name`."""
+    name = f"{task}/{algorithm}"
+    return f"{name} seed {seed}" if seed else name
 
 
 def digest(*parts: Any) -> str:
@@ -226,13 +232,14 @@ def check_weights(preset: Preset, weights: str | None) -> None:
 
 PLAYERS = ("random", "behaviour", "optimal")
 """Scripted policies of the table, where a task has them."""
-_FEW_STEPS = 60
+_TRIAL_STEPS = 60
+"""Optimizer steps of a trial run."""
 _SLOTS_ON_DEVICE = 256
 """Games in parallel if a trained policy runs on a GPU, which reads many tokens as fast as few."""
-_LEAST_COMPUTE = 1e-9
+_TRIAL_COMPUTE = 1e-9
 """TFLOP that any first step uses up."""
 _ROUNDS = "lmrl.callbacks.RolloutCollection"
-_FEW_SETTINGS = ("--temperatures", "1", "0.5", "--betas", "1", "8")
+_TRIAL_SETTINGS = ("--temperatures", "1", "0.5", "--betas", "1", "8")
 """Decoding settings of a trial run; a policy without values ignores the betas."""
 
 
@@ -328,7 +335,7 @@ class _Training:
     def add(self, algorithm: str) -> Cell:
         """Return the cell of an algorithm. The cell that it starts from is added before it."""
         folder = seed_folder(self.order.runs, self.seed) / self.task / algorithm
-        name = Cell(self.task, algorithm, self.seed, folder, None, ()).name
+        name = cell_name(self.task, algorithm, self.seed)
         if name in self.cells:
             return self.cells[name]
         if name in self.started:
@@ -349,11 +356,13 @@ class _Training:
         words += ["--seed_everything", str(self.seed), *self._elsewhere(folder, base), *self._data_words()]
         words += [*self._weights(config, base), *_shortened(config, self.order.few_games), *self.order.overrides]
         # The recipe changes with the content of the files, with the command, and with that of the run it starts from.
-        merged = OmegaConf.to_container(configuration(words), resolve=False)
-        fit = Step("fit", tuple(words), digest(merged, words, None if base is None else base.steps[0].recipe))
+        whole_config = configuration(words)
+        merged = OmegaConf.to_container(whole_config, resolve=False)
+        base_recipe = None if base is None else base.steps[0].recipe
+        fit = Step("fit", tuple(words), digest(merged, words, base_recipe))
         after = f"{self.task}/{DATA}" if base is None else base.name
         steps = (fit, *self._evaluations(folder, fit.recipe))
-        cell = Cell(self.task, algorithm, self.seed, folder, after, steps, max_steps_of(configuration(words)))
+        cell = Cell(self.task, algorithm, self.seed, folder, after, steps, max_steps_of(whole_config))
         self.started.remove(name)
         self.cells[name] = cell
         return cell
@@ -397,7 +406,7 @@ class _Training:
         if tried.top_ps:
             words += ["--top_ps", *map(str, tried.top_ps)]
         if self.order.few_games is not None:
-            words += _FEW_SETTINGS
+            words += _TRIAL_SETTINGS
         tuning = Step("tune", tuple(words), digest(recipe, words, TEMPERATURES, BETAS))
         tuned = step(folder, "evaluation_tuned", "--tuned", of=tuning.recipe)
         return step(folder, "evaluation"), step(folder / "last.ckpt", "evaluation_last"), tuning, tuned
@@ -436,15 +445,15 @@ def _shortened(config: Any, few_games: int | None) -> list[str]:
     kept: list[dict[str, Any]] = [{"class_path": "lmrl.callbacks.KeepLast"}]
     words = []
     if value_at(config, "compute.tflop") is not None:
-        words.append(f"--compute.tflop={_LEAST_COMPUTE}")
-    steps = _FEW_STEPS
+        words.append(f"--compute.tflop={_TRIAL_COMPUTE}")
+    steps = _TRIAL_STEPS
     for callback in value_at(config, "trainer.callbacks") or ():
         if callback.class_path != _ROUNDS:
             continue
         group = int(value_at(callback, "init_args.group_size") or 1)  # a round consists of whole groups
         grouped = {"episodes": few_games} if group == 1 else {"episodes": 2 * group, "group_size": group}
         kept.append({"class_path": _ROUNDS, "init_args": grouped})
-        steps = _FEW_STEPS // 10
+        steps = _TRIAL_STEPS // 10
         # A policy that has hardly learned wins none of a few games, so all games have to count.
         if value_at(config, "model.init_args.success"):
             words.append("--model.init_args.success=false")

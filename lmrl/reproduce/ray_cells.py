@@ -57,7 +57,7 @@ class RayCells:
 
     Args:
         order: the order that the cells were planned from.
-        address: as of `lmrl.utils.cluster.Cluster`.
+        address: see `lmrl.utils.cluster.Cluster`.
         jobs: number of cells that run at once; None: as many as there are cores for.
         launcher: the command in front of the arguments of a step; None: that of the machine.
 

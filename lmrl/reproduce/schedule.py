@@ -282,7 +282,7 @@ def run_cell(cell: Cell, order: Order, processes: Processes, say: Callable[[str]
         cell: a cell of the plan.
         order: the specification of the table.
         processes: runs the steps.
-        say: as of `train`.
+        say: see `train`.
 
     Raises:
         CommandFailed: with the last lines of its output.

@@ -104,7 +104,7 @@ class SlurmJobs:
 
     Args:
         order: the order that the cells were planned from.
-        options: as of `slurm_parameters`.
+        options: see `slurm_parameters`.
         jobs: number of cells of an array that run at once; None: as many as SLURM allows.
         say: receives the numbers of jobs.
         launcher: the command in front of the arguments of a step.

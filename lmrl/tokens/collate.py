@@ -34,9 +34,9 @@ Groups: TypeAlias = tuple[tuple[int, int], ...]
 
 WORD = 4
 """Bytes of an id in a segment's key."""
-_MOST_GROUPS = 8
-_WORTH = 0.02  # share of all ids that another forward pass has to save
-_WIDEST = 2_048
+_MAX_GROUPS = 8
+_MIN_SAVING = 0.02  # share of all ids that another forward pass has to save
+_MAX_BRANCHED_IDS = 2_048
 """Ids of a row with branches at most: its mask has the square of them."""
 
 
@@ -49,12 +49,12 @@ def grouped(lengths: Sequence[int]) -> Groups:
         return ((0, 1),)
     rows = np.asarray(lengths, dtype=np.int64)
     cuts = [0, len(rows)]
-    while len(cuts) <= _MOST_GROUPS:
+    while len(cuts) <= _MAX_GROUPS:
         best_saved = 0
         best_cut = 0
         for start, end in pairwise(cuts):
             best_saved, best_cut = max((best_saved, best_cut), _best_cut(rows, start, end))
-        if best_saved <= _WORTH * rows.sum():
+        if best_saved <= _MIN_SAVING * rows.sum():
             break
         cuts = sorted([*cuts, best_cut])
     groups = []
@@ -98,40 +98,41 @@ class RowLayout:
                 keys.add(segment.next_key)
 
         # A key that begins another one is read there, so only the longest ones become branches.
-        leaf = _leaves(keys)
+        leaf_of = _leaves(keys)
         self._branches: dict[_RowKey, dict[bytes, int]] = {}  # by row, the byte at which each branch begins
-        shifts: dict[bytes, tuple[_RowKey, int]] = {}  # by leaf, its row and the ids of the branches before it
-        lengths: dict[_RowKey, int] = {}  # by row, its bytes so far
+        placement: dict[bytes, tuple[_RowKey, int]] = {}  # by leaf, its row and the ids of the branches before it
+        row_bytes: dict[_RowKey, int] = {}  # by row, its bytes so far
         newest: dict[bytes, int] = {}  # by context, the number of its last row
-        leaves = dict.fromkeys(leaf.values())
+        leaves = dict.fromkeys(leaf_of.values())
         # A mask is for all rows of a batch, so one row that is longer rules out branches in the others.
         longest_leaf = max(map(len, leaves), default=0) // WORD
-        widest = _WIDEST * WORD if longest_leaf <= _WIDEST else 0
+        max_bytes = _MAX_BRANCHED_IDS * WORD if longest_leaf <= _MAX_BRANCHED_IDS else 0
         for key in leaves:
             # Branches lie one after the other behind their context.
             context = contexts.get(key, key)
+            branch_bytes = len(key) - len(context)
             number = newest.setdefault(context, 0)
-            begin = lengths.get((context, number), len(context))
-            if begin > len(context) and begin + len(key) - len(context) > widest:
+            begin = row_bytes.get((context, number), len(context))
+            if begin > len(context) and begin + branch_bytes > max_bytes:
                 number += 1
                 newest[context] = number
                 begin = len(context)
             row = (context, number)
             self._branches.setdefault(row, {})[key] = begin
-            shifts[key] = (row, (begin - len(context)) // WORD)
-            lengths[row] = begin + len(key) - len(context)
+            placement[key] = (row, (begin - len(context)) // WORD)
+            row_bytes[row] = begin + branch_bytes
 
-        order = sorted(lengths, key=lengths.__getitem__, reverse=True)
+        order = sorted(row_bytes, key=row_bytes.__getitem__, reverse=True)
         self._row = dict(zip(order, range(len(order)), strict=True))
         self.rows = len(order)
-        row_lengths = [lengths[row] // WORD for row in order]  # in ids
+        row_lengths = [row_bytes[row] // WORD for row in order]  # in ids
         self.width = max(row_lengths, default=1)
         self.lengths = tuple(row_lengths)
         self.groups = grouped(row_lengths)
         # By key: where its row begins in the flattened rows, the length of its context, and the shift of its branch.
         self._places: dict[bytes, tuple[int, int, int]] = {}
-        for key, longest in leaf.items():
-            row, shift = shifts[longest]
+        for key, leaf in leaf_of.items():
+            row, shift = placement[leaf]
             self._places[key] = (self._row[row] * self.width, len(row[0]) // WORD, shift)
 
     def ids(self, pad: int) -> Ints:
@@ -155,13 +156,14 @@ class RowLayout:
         positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
         for (context, number), branches in self._branches.items():
             row = self._row[context, number]
-            end = _length(context, branches) // WORD
-            positions[row, :end] = np.arange(end)
-            for sibling, (key, offset) in enumerate(branches.items(), start=1):
-                # Positions of every branch continue those of the context.
-                here = slice(offset // WORD, (offset + len(key) - len(context)) // WORD)
+            row_length = self.lengths[row]
+            positions[row, :row_length] = np.arange(row_length)
+            for sibling, (key, begin) in enumerate(branches.items(), start=1):
+                branch_bytes = len(key) - len(context)
+                here = slice(begin // WORD, (begin + branch_bytes) // WORD)
                 branch[row, here] = sibling
-                positions[row, here] -= (offset - len(context)) // WORD
+                # Positions of every branch continue those of the context.
+                positions[row, here] -= (begin - len(context)) // WORD
         # A token reads the context (branch 0) and the earlier tokens of its own branch.
         seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
         mask = seen & np.tri(self.width, dtype=bool)
@@ -191,10 +193,6 @@ def _shared(segment: Segment) -> bytes:
     """The context that other segments may share; all of the segment where sharing it would save little."""
     length = (int(segment.col[0]) + 1) * WORD
     return segment.key[:length] if len(segment.key) <= 2 * length else segment.key
-
-
-def _length(context: bytes, branches: dict[bytes, int]) -> int:
-    return len(context) + sum(map(len, branches)) - len(branches) * len(context)
 
 
 T = TypeVar("T", bound=np.generic)
@@ -374,17 +372,17 @@ def _successors(layout: RowLayout, batch: Sequence[Segment], here: Ints, last: I
     # Within a segment the next state is that of the next action token.
     after = np.roll(here, -1)
     next_keys = []
-    lengths = []
+    last_cols = []  # of the contexts that follow
     goes_on = np.zeros(len(batch), dtype=bool)
     for index, segment in enumerate(batch):
         if segment.next_ids is not None:
             goes_on[index] = True
         if segment.next_key:
             next_keys.append(segment.next_key)
-            lengths.append(len(segment.next_key) // WORD)
+            last_cols.append(len(segment.next_key) // WORD - 1)
     # After the last token of a segment it is the end of the context that follows, or there is none.
     after[last[~goes_on]] = here[last[~goes_on]]
-    last_col = np.asarray(lengths, dtype=np.int64) - 1
+    last_col = np.asarray(last_cols, dtype=np.int64)
     after[last[goes_on]] = layout.flat(next_keys, np.ones_like(last_col), last_col)
     return after
 

@@ -87,7 +87,10 @@ class Encoder:
         return self.decode(ids)
 
     def opening(self, observation: str) -> Ids | None:
-        """Ids of an observation that is the first to be read; None: any text may be, and is what it is elsewhere."""
+        """Ids of an observation that is the first to be read.
+
+        None: a context may begin with any text, and its ids are the same there.
+        """
         return None if self.bos is None else (self.bos, *self.encode(observation))
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:

@@ -197,7 +197,7 @@ class Workers(Generic[T, R]):
     free. Use it in a ``with`` block; at its end the processes end.
 
     Args:
-        address: as of `Cluster`.
+        address: see `Cluster`.
         count: how many processes; None: as many as the cluster has cores for.
         make: called once in each process; makes what is called with an item and what is common.
         gpu: each process takes a GPU of the cluster.

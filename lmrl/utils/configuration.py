@@ -34,7 +34,7 @@ __all__ = [
     "with_config_files",
 ]
 
-_LARGEST = 100_000
+_MAX_VALUES = 100_000
 _FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^\s,}]*)")
 _MAY_BE_SAVED = re.compile(r"(LMRL|SLURM)_\w+|HOME|USER|TMPDIR|SCRATCH")
 
@@ -106,7 +106,7 @@ def check_config(path: Path) -> None:
 def _check_text(path: Path, text: str) -> None:
     try:
         size = _size(yaml.compose(text, yaml.SafeLoader), {})
-        content = yaml.safe_load(text) if size <= _LARGEST else {}
+        content = yaml.safe_load(text) if size <= _MAX_VALUES else {}
     except RecursionError as error:
         raise UserError(f"{path} is nested too deep, or holds itself") from error
     except ValueError as error:  # a number of more digits than Python reads
@@ -119,8 +119,10 @@ def _check_text(path: Path, text: str) -> None:
     if not isinstance(content, dict):
         got = "nothing" if content is None else type(content).__name__
         raise UserError(f"{path} must hold names and values (model: ..., data: ..., trainer: ...), it holds {got}")
-    if size > _LARGEST:
-        raise UserError(f"{path}: its aliases (*name) stand for more than {_LARGEST:,} values; write out what is meant")
+    if size > _MAX_VALUES:
+        raise UserError(
+            f"{path}: its aliases (*name) stand for more than {_MAX_VALUES:,} values; write out what is meant"
+        )
     check_environment(content, str(path))
 
 

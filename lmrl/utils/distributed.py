@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 
 from lmrl.errors import UserError
 
-__all__ = ["all_gather_objects", "map_over_ranks", "rank_and_world_size", "shared_work"]
+__all__ = [
+    "all_gather_objects",
+    "is_first_process",
+    "map_over_ranks",
+    "on_first_rank",
+    "rank_and_world_size",
+    "shared_work",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,6 +37,16 @@ def rank_and_world_size() -> tuple[int, int]:
     dist = sys.modules.get("torch.distributed")
     together = dist is not None and dist.is_available() and dist.is_initialized()
     return (dist.get_rank(), dist.get_world_size()) if dist is not None and together else (0, 1)
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes that train together, also before they have connected.
+
+    Lightning knows it from the environment variables of the launcher.
+    """
+    # Looked up, not imported: commands without a model load no Lightning.
+    rank_zero = sys.modules.get("lightning.fabric.utilities.rank_zero")
+    return rank_zero is None or getattr(rank_zero.rank_zero_only, "rank", 0) == 0
 
 
 def all_gather_objects(mine: T) -> list[T]:
@@ -86,3 +103,18 @@ def map_over_ranks(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]
         shares, _, _ = parts[index % world]
         results.append(shares[index // world])
     return results
+
+
+def on_first_rank(work: Callable[[], R]) -> R:
+    """Let the first process do some work, for which the others wait, and give all processes its result.
+
+    Args:
+        work: called by the first process alone. It must not communicate.
+
+    Raises:
+        UserError: as `map_over_ranks`.
+        KeyboardInterrupt: as `map_over_ranks`.
+    """
+    # The only item is in the share of the first process.
+    (result,) = map_over_ranks([None], lambda share: [work() for _ in share])
+    return result

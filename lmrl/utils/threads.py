@@ -13,7 +13,7 @@ __all__ = ["SHARE", "threads_for"]
 SHARE = "LMRL_SHARE"
 """Environment variable with the number of threads that a command got as its share of the cores."""
 
-_SMALL = 20_000_000
+_MAX_PARAMETERS = 20_000_000
 """Parameters of the largest model that computes with one thread."""
 
 
@@ -30,7 +30,7 @@ def threads_for(model: nn.Module | None) -> Iterator[None]:
     before = torch.get_num_threads()
     chosen = os.environ.get("OMP_NUM_THREADS")
     is_chosen = bool(chosen) and chosen != os.environ.get(SHARE)
-    if model is not None and not is_chosen and _size(model) <= _SMALL:
+    if model is not None and not is_chosen and _size(model) <= _MAX_PARAMETERS:
         torch.set_num_threads(1)
     try:
         yield

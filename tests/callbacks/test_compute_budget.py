@@ -181,7 +181,7 @@ def test_rounds_in_which_the_policy_waits_do_not_count_as_the_last_one(bc_run: s
     module = PPO(pretrained=bc_run, kl_weight=0.0, critic_warmup_rounds=1, **SETTINGS)
     fit(module, rounds(), tmp_path, 1, [budget], playing)
     assert len(playing.costs) == 2
-    assert budget._round == pytest.approx(sum(playing.costs) / 2)
+    assert budget._last_round_operations == pytest.approx(sum(playing.costs) / 2)
 
 
 def test_shares_of_the_budget_leave_folders_that_play(data_path: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What ``lmrl fit`` says: names of classes in short, lines of progress, the end, how to go on after a signal."""
+"""What ``lmrl fit`` says: names of classes in short, lines of progress, the end, how to resume after a signal."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_before_its_first_last_checkpoint_resumes_from_its
     capsys.readouterr()
     assert main(words) == 0
     said = capsys.readouterr()
-    assert "the run goes on at step 2" in said.err and "trained 4 steps" in said.out
+    assert "resuming at step 2" in said.err and "trained 4 steps" in said.out
     for left in ("last.ckpt", "best.ckpt"):  # what a kill within the first evaluation leaves
         (run / left).unlink()
     assert main(words) == 0
@@ -351,7 +351,7 @@ def check_ended(first: "subprocess.Popen[str]", others: list[int], how: signal.S
     progress = ("step ", "playing ", "warning: ")
     lines = [line for line in Path("stderr").read_text().splitlines() if not line.startswith(progress)]
     assert len(lines) == 1 and re.fullmatch(
-        rf"{told} at step \d+; go on with: lmrl {argv} --ckpt_path=runs/maze_fo/bc/last.ckpt", lines[0]
+        rf"{told} at step \d+; resume with: lmrl {argv} --ckpt_path=runs/maze_fo/bc/last.ckpt", lines[0]
     ), lines
     assert Path("runs/maze_fo/bc/last.ckpt").is_file() and not Path("runs/maze_fo/bc/.last.ckpt.new").exists()
 

@@ -103,7 +103,7 @@ def test_a_run_is_not_written_over(fit: Callable[..., int], capsys: pytest.Captu
     first = weights_of(run)
     assert fit("--seed_everything=1") == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"error: {run} holds a run of 2 steps: go on with --resume, or begin")
+    assert said.startswith(f"error: {run} holds a run of 2 steps: resume it with --resume, or start a new run")
     assert fit("--overwrite", f"--ckpt_path={run}/last.ckpt") == 2
     assert "leave out one" in capsys.readouterr().err
     assert weights_of(run) == first and not Path("runs/maze_fo/.earlier").exists()

@@ -107,7 +107,7 @@ def test_a_history_may_begin_with_what_was_recorded(path: Path) -> None:
     recorded = len(data.recorded)
     assert recorded == sum(map(len, data.episodes)) > 0
     learn(data)
-    assert len(data._chosen()) == recorded + 2
+    assert len(data._kept_chunks()) == recorded + 2
 
 
 def test_recorded_episodes_beside_the_rounds(path: Path) -> None:
@@ -155,13 +155,13 @@ def test_the_filter_chooses_among_what_is_at_hand() -> None:
     with pytest.warns(UserWarning, match=r"round 1 is skipped: Filter\(success=True.* keeps none of 2 episodes"):
         learn(data)
     assert player.rounds == [1, 2]
-    assert len(data._chosen()) == 1
+    assert len(data._kept_chunks()) == 1
     learn(data)  # round 3 has no success, but round 2 had
-    assert (player.rounds, len(data._chosen())) == ([1, 2, 3], 1)
+    assert (player.rounds, len(data._kept_chunks())) == ([1, 2, 3], 1)
     data, player = ready()
     data.configure_batches(BatchSpec(filter=Filter(top_fraction=0.5)))
     learn(data)
-    assert len(data._chosen()) == 1
+    assert len(data._kept_chunks()) == 1
 
 
 @pytest.mark.filterwarnings("ignore:round .* is skipped")

@@ -117,7 +117,7 @@ def test_only_new_tokens_are_read() -> None:
 
 
 def test_prompts_read_in_pieces(monkeypatch: pytest.MonkeyPatch, model: PreTrainedModel) -> None:
-    monkeypatch.setattr("lmrl.decoding.reader._SCORES", 200)
+    monkeypatch.setattr("lmrl.decoding.reader._MAX_SCORES", 200)
     rng = random.Random(5)
     engine = Engine(model, slots=3)
     seen = shapes(model)

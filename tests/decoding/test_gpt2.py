@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Model
 from transformers.pytorch_utils import Conv1D
 
 from lmrl.decoding.cache import SlotCache, causal_mask
-from lmrl.decoding.forward import Forwards
+from lmrl.decoding.forward import ForwardChoice
 from lmrl.models.lm import build_lm, trunk_of
 from tests.helpers.forwards import noticed, played
 
@@ -60,7 +60,7 @@ def test_the_default_model_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None
 def test_weights_that_change_in_place_are_followed() -> None:
     model = trunk()
     other = trunk()
-    forward = Forwards(model).choose()
+    forward = ForwardChoice(model).choose()
     with torch.no_grad():
         for weight in (*model.parameters(), *other.parameters()):
             weight.mul_(0.5)

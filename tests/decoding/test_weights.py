@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from lmrl.decoding.engine import Engine, Weights
+from lmrl.decoding.engine import Engine, ParameterWatch
 from lmrl.models.heads import polyak_update
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.tokenizer import load_tokenizer
@@ -196,7 +196,7 @@ def test_every_other_writer(write: Callable[[PreTrainedModel], None]) -> None:
 def test_a_step_that_is_hardly_one_and_one_of_a_few_numbers() -> None:
     """An optimizer step of a module counts whatever it changes, and so does every write that autograd sees."""
     module = BC(architecture={"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 64})
-    weights = Weights(module.model)
+    weights = ParameterWatch(module.model)
     table = module.model.get_input_embeddings().weight
     assert not weights.changed()
     optimizer = torch.optim.AdamW([table], lr=1e-30, fused=True)
@@ -211,7 +211,7 @@ def test_a_step_that_is_hardly_one_and_one_of_a_few_numbers() -> None:
 def test_looking_changes_nothing() -> None:
     own = model(0)
     versions = [p._version for p in own.parameters()]
-    weights = Weights(own)
+    weights = ParameterWatch(own)
     assert not any(weights.changed() for _ in range(3))
     assert [p._version for p in own.parameters()] == versions
 
@@ -219,7 +219,7 @@ def test_looking_changes_nothing() -> None:
 def test_weights_without_versions() -> None:
     with torch.inference_mode():
         frozen = model(1)
-    weights = Weights(frozen)
+    weights = ParameterWatch(frozen)
     assert not weights.changed()
     with torch.inference_mode():
         frozen.get_input_embeddings().weight.mul_(2.0)
@@ -230,7 +230,7 @@ def test_weights_that_lie_otherwise_in_memory() -> None:
     turned = nn.Linear(300, 2)
     scalar = nn.ParameterList([nn.Parameter(torch.tensor(1.0))])
     turned.weight = nn.Parameter(torch.randn(300, 2).T)
-    weights = Weights(nn.ModuleList([turned, scalar]))
+    weights = ParameterWatch(nn.ModuleList([turned, scalar]))
     assert not weights.changed()
     for parameter in (turned.weight, scalar[0]):
         parameter.data.add_(1.0)

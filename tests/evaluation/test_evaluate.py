@@ -280,7 +280,9 @@ def test_an_evaluation_goes_on_after_ctrl_c(tmp_path: Path, capsys: pytest.Captu
     stopped = interrupted([*words, "--out", str(tmp_path / "e")], rounds=20)
     kept = list(read_episodes(partial))
     assert stopped.returncode == 130 and 0 < len(kept) < 9
-    note = f"note: {len(kept)} of 9 episodes are finished and kept in {partial}; the same command with --resume goes on"
+    note = (
+        f"note: {len(kept)} of 9 episodes are finished and kept in {partial}; the same command with --resume continues"
+    )
     assert note in stopped.stderr and stopped.stderr.endswith("interrupted\n")
 
     again = interrupted([*words, "--out", str(tmp_path / "e")], rounds=9)

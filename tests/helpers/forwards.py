@@ -5,7 +5,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, causal_mask, tree_mask
-from lmrl.decoding.forward import Forwards
+from lmrl.decoding.forward import ForwardChoice
 
 __all__ = ["noticed", "played"]
 
@@ -24,7 +24,7 @@ def noticed(model: PreTrainedModel) -> list[int]:
 @torch.inference_mode()
 def played(model: PreTrainedModel) -> list[Tensor]:
     """Hidden vectors of a prompt, of three ragged steps behind it and of continuations side by side."""
-    forward = Forwards(model).choose()
+    forward = ForwardChoice(model).choose()
     cache = SlotCache(ROWS, LIMIT)
     draw = torch.Generator().manual_seed(0)
     start = torch.tensor([0, 0, 0])[:, None]

@@ -84,7 +84,7 @@ def test_what_was_sampled_is_what_is_trained(bc_run: str, tmp_path: Path) -> Non
     data = Recording(epochs=1)
     fit(ppo(bc_run), data, tmp_path, steps=3)
     sampled = sorted(token for e in data.rounds[0] for ids in e.action_ids for token in ids)
-    first = data.batches[: len(data._planned())]
+    first = data.batches[: len(data._planned().minibatches)]
     assert sorted(torch.cat([batch.token for batch in first]).tolist()) == sampled
     total = sum(e.total_reward for e in data.rounds[0])
     assert sum(float(batch.reward.sum()) for batch in first) == pytest.approx(total)

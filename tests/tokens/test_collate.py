@@ -68,7 +68,7 @@ def test_every_token_finds_the_state_that_has_read_it_and_the_end_of_its_action(
 def test_hidden_vectors_equal_those_of_each_segment_alone(
     kind: str, window: Window, widest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmrl.tokens.collate._WIDEST", widest)
+    monkeypatch.setattr("lmrl.tokens.collate._MAX_BRANCHED_IDS", widest)
     torch.manual_seed(0)
     sizes = {"num_attention_heads": 2, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     small = {"n_embd": 16, "n_positions": 128} if kind == "gpt2" else {**sizes, "max_position_embeddings": 128}
@@ -114,7 +114,7 @@ def test_branches_do_not_make_rows_wide(monkeypatch: pytest.MonkeyPatch) -> None
     games = cut([episode(LONG, action, "", rewards=[0], terminated=True) for action in actions], Window())
     one = len(LONG) + len(actions[0])
     assert collate(games).input_ids.shape == (1, len(LONG) + 6 * len(actions[0]))
-    monkeypatch.setattr("lmrl.tokens.collate._WIDEST", one + len(actions[0]))
+    monkeypatch.setattr("lmrl.tokens.collate._MAX_BRANCHED_IDS", one + len(actions[0]))
     assert collate(games).input_ids.shape == (3, one + len(actions[0]))
     longer = cut([episode(LONG * 2, "go n\n", "", rewards=[0], terminated=True)], Window())
     batch = collate([*games, *longer])

@@ -93,7 +93,7 @@ def test_a_step_has_the_segments_of_its_minibatches(bc_run: str, tmp_path: Path)
     playing = RolloutCollection(episodes=6, slots=4)
     fit(GRPO(pretrained=bc_run, advantage="rebn"), data, tmp_path, steps=2, playing=playing, callbacks=[Noting()])
     assert sizes[0] < 20
-    assert sizes[-1] == len(data.played) / data._per_pass
+    assert sizes[-1] == len(data.played) / data._planned().per_pass
 
 
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
@@ -110,7 +110,7 @@ def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -
         assert value == value
         (callback,) = (one for one in trainer.callbacks if isinstance(one, NoiseScale))  # type: ignore[attr-defined]
         # The first step has none before it. The last round may be learned from in part.
-        per_pass = data._per_pass / parts
+        per_pass = data._planned().per_pass / parts
         assert data.round > 1
         assert abs(callback.steps + 1 - steps / 2) <= per_pass
         return callback

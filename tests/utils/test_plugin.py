@@ -103,7 +103,7 @@ def test_it_is_checked_played_and_evaluated(site: Path, tmp_path: Path) -> None:
     evaluated = done(site, tmp_path, "evaluate", "corridor", "--policy", "optimal", "--episodes", "4").splitlines()
     assert evaluated[0] == "corridor, policy optimal: 4 episodes, seed 0" and evaluated[1].startswith("return ")
     assert [line for line in evaluated if "normalised" in line or "published" in line] == [
-        "note: nobody has published a scale for this task, so scores are mean returns"
+        "note: this task has no published scale, so scores are mean returns"
     ]
 
 

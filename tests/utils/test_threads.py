@@ -32,7 +32,7 @@ def test_a_small_model_computes_with_one_thread(monkeypatch: pytest.MonkeyPatch)
         assert torch.get_num_threads() == 1
     with threads_for(None):
         assert torch.get_num_threads() == 2
-    monkeypatch.setattr(threads, "_SMALL", 100)
+    monkeypatch.setattr(threads, "_MAX_PARAMETERS", 100)
     with threads_for(small):
         assert torch.get_num_threads() == 2, "it has 110 parameters"
 

@@ -38,7 +38,7 @@ __all__ = [
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
-_BEST = 5
+_BEST_RATING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ def _checked(ratings: Mapping[str, Any], known: Mapping[str, int], path: Path, k
     if strange:
         raise UserError(f"{path}: no sample of {key} has the id {', '.join(map(repr, strange[:5]))}")
     for name, rating in ratings.items():
-        if type(rating) is not int or not 1 <= rating <= _BEST:  # True is an int, too
-            raise UserError(f"{path}: sample {name!r} must be rated 1 to {_BEST}, got {rating!r}")
+        if type(rating) is not int or not 1 <= rating <= _BEST_RATING:  # True is an int, too
+            raise UserError(f"{path}: sample {name!r} must be rated 1 to {_BEST_RATING}, got {rating!r}")
     return ratings
 
 
@@ -363,7 +363,7 @@ def study_table(ratings: Ratings, seed: int = 0) -> StudyTable:
                 name=name,
                 samples=int((~np.isnan(group)).any(axis=0).sum()),
                 ratings=given.size,
-                counts=tuple(np.bincount(given.astype(int), minlength=_BEST + 1)[1:].tolist()),
+                counts=tuple(np.bincount(given.astype(int), minlength=_BEST_RATING + 1)[1:].tolist()),
                 mean=float(given.mean()),
                 mean_ci=_middle(means[:, place]),
                 good=float((given >= _GOOD).mean()),

@@ -221,14 +221,18 @@ class _SymbolicQ(L.LightningModule):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The loss of a batch of steps."""
         state, action, reward, following, terminated = batch
-        settings = self.hparams
+        cql_weight = self.hparams["cql_weight"]
         terms = symbolic_loss(
-            self.q(self.features[state]),
-            self.target_q(self.features[following]),
-            *(action, reward, terminated, settings["gamma"], settings["cql_weight"]),
+            q=self.q(self.features[state]),
+            target_next=self.target_q(self.features[following]),
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            gamma=self.hparams["gamma"],
+            cql_weight=cql_weight,
         )
         logged = {"train/loss": terms.loss.detach(), f"{self.name}/td_loss": terms.td_loss.detach()}
-        if settings["cql_weight"]:
+        if cql_weight:
             logged[f"{self.name}/cql_loss"] = terms.cql_loss.detach()
         self.log_dict(logged, batch_size=len(state))
         return terms.loss

@@ -84,7 +84,7 @@ LINES = (
     "It is a very good car.\n",
 )
 """Some lines that a seller may say; any other line is legal, too."""
-_LONGEST = 512  # characters of the seller's line
+_MAX_LINE_CHARACTERS = 512  # characters of the seller's line
 _NOISE = 0.1
 
 
@@ -161,7 +161,7 @@ class CarDealer(DialogueEnv):
         return Opening(HEADER, task_id=" ".join(map(str, start.values())), start=start)
 
     def on_action(self, action: str) -> PartnerRequest:
-        self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
+        self._heard.append(" ".join(action.split())[:_MAX_LINE_CHARACTERS] + "\n")
         return self._ask("")
 
     def _ask(self, begin: str) -> PartnerRequest:

@@ -128,7 +128,7 @@ _NUMBER = r"(\d{1,3}(?:,\d{3})+|\d{1,9}(?:\.\d{1,2})?)"
 _MONEY = re.compile(rf"\$ ?{_NUMBER}(?: ?(k|thousand|grand)\b)?|\b{_NUMBER}(?: ?(k|thousand|grand|dollars)\b)?", re.I)
 _PERCENT = re.compile(r"\b(\d{1,2}) ?(?:%|percent\b)", re.I)
 _LEAST_BARE = 5_000  # smallest sum without dollar sign, comma or unit: 2023 is a year
-_LEAST = 1_000  # smaller sums are no price of a car
+_MIN_PRICE = 1_000  # smaller sums are no price of a car
 # What a sum means shows in the words right before or after it.
 _MSRP = re.compile(r"(?:msrp|list price|sticker price)\W*(?:is|of|at|was)?\W*$", re.I)
 _IDLE = re.compile(r"(?:budget\W*(?:is|of)?|instead of|down from|\bfrom|was|than)\W*$", re.I)
@@ -191,7 +191,7 @@ def read(text: str) -> Line:
         dollars = _dollars(match)
         if _OFF_BEFORE.search(before) or _OFF_AFTER.match(text[end:]):
             off = dollars
-        elif dollars < _LEAST or _IDLE.search(before):
+        elif dollars < _MIN_PRICE or _IDLE.search(before):
             continue
         elif _MSRP.search(before):
             msrp = dollars
@@ -221,7 +221,7 @@ def read(text: str) -> Line:
 @lru_cache(maxsize=1 << 15)
 def amounts(text: str) -> tuple[int, ...]:
     """All sums of money from $1,000, in dollars: ``$31,000``, ``31k``, ``31 thousand``."""
-    return tuple(dollars for dollars in map(_dollars, _MONEY.finditer(text)) if dollars >= _LEAST)
+    return tuple(dollars for dollars in map(_dollars, _MONEY.finditer(text)) if dollars >= _MIN_PRICE)
 
 
 def _dollars(match: re.Match[str]) -> int:

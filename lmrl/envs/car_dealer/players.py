@@ -182,7 +182,7 @@ _TEXTS = {
     ),
 }
 _STEP = 500  # prices are multiples of this
-_LEAST = 0.5  # no seller goes below this share of the budget
+_MIN_BUDGET_SHARE = 0.5  # no seller goes below this share of the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _by_discounts(notes: Notes, temper: Temper, chance: Random) -> str:
     if not notes.price:
         return _say("offer", notes, temper, chance, price=temper.ask)
     lower = notes.price / _budget(notes, temper) - temper.cut
-    return _say("cut" if lower > _LEAST else "hold", notes, temper, chance, price=lower)
+    return _say("cut" if lower > _MIN_BUDGET_SHARE else "hold", notes, temper, chance, price=lower)
 
 
 def _by_features(notes: Notes, temper: Temper, chance: Random) -> str:

@@ -13,7 +13,7 @@ from lmrl.envs.task import TaskTokens, words_as_tokens
 __all__ = ["tokens"]
 
 # Sums up to this many thousands of dollars begin with one token: the highest MSRP is 1.35 times a budget of 90.
-_MOST = 150
+_MAX_THOUSANDS = 150
 
 
 def tokens(env: Mapping[str, Any]) -> TaskTokens:
@@ -28,7 +28,7 @@ def tokens(env: Mapping[str, Any]) -> TaskTokens:
     lines = [HEADER, ".\n", "!\n", *(f",{hundreds}00" for hundreds in range(10))]
     parts = dict(words_as_tokens([*texts, " a an and"], lines=lines).parts)
     # "$31" in "$31,000" is one token, made of the parts "$", 3 ten thousands and 1 thousand.
-    for thousands in range(1, _MOST + 1):
+    for thousands in range(1, _MAX_THOUSANDS + 1):
         digits = ("$", f"{thousands // 10} ten thousands", f"{thousands % 10} thousands")
         parts[f"${thousands}"] = digits
         parts[f" ${thousands}"] = digits

@@ -36,7 +36,7 @@ def plain_san(text: str) -> str:
     return text.strip().replace(" ", "")
 
 
-_LONGEST = 12  # no move in SAN has more characters; longer texts are not parsed
+_MAX_SAN_CHARACTERS = 12  # no move in SAN has more characters; longer texts are not parsed
 
 
 class Chess(TextEnv):
@@ -183,7 +183,7 @@ def _black_moves(replies: Any) -> list[str]:
 
 def legal_move(board: chess.Board, san: str) -> chess.Move | None:
     """Return the legal move that a text in SAN names, or None; a null move (``--``) is not legal."""
-    if len(san) > _LONGEST:
+    if len(san) > _MAX_SAN_CHARACTERS:
         return None
     try:
         return board.parse_san(san) or None  # a null move is false

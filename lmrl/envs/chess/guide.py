@@ -12,8 +12,8 @@ from lmrl.types import Request
 
 __all__ = ["ACTION", "GUIDE", "PAGE", "board_note", "board_spelling"]
 
-_LONGEST = 20  # characters that are quoted of a text that is no move
-_MOST = 5  # a position that comes up for the fifth time is a draw
+_MAX_QUOTED_CHARACTERS = 20  # characters that are quoted of a text that is no move
+_MAX_REPETITIONS = 5  # a position that comes up for the fifth time is a draw
 
 
 def board_spelling(text: str) -> str:
@@ -36,7 +36,7 @@ def board_note(request: Request, env: Mapping[str, Any]) -> str:
     action = plain_san(request.actions[-1])
     move = legal_move(before, action)
     if move is None:
-        return f"{action[:_LONGEST] or 'An empty line'} is no legal move here: the board stays as it is."
+        return f"{action[:_MAX_QUOTED_CHARACTERS] or 'An empty line'} is no legal move here: the board stays as it is."
     notes = [f"You played {before.san(move)}."]
     before.push(move)
     # The texts do not name Black's move: it is the one that leads to the new position.
@@ -62,7 +62,7 @@ def _state(board: chess.Board, request: Request) -> str:
         return "Draw: neither side has the pieces to mate."
     if board.is_seventyfive_moves():
         return "Draw: 75 moves of both sides without a capture or a move of a pawn."
-    if _comes_up(board, request) >= _MOST:
+    if _comes_up(board, request) >= _MAX_REPETITIONS:
         return "Draw: the position came up five times."
     return "Check." if board.is_check() else ""
 

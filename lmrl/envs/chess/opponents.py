@@ -110,7 +110,7 @@ def _driven(board: chess.Board, color: chess.Color) -> int:
 _TIMEOUT = 5.0  # seconds for the engine to start
 _LIVES = 3  # attempts for one question, if the process dies or does not answer
 _PATIENCE = 60.0  # seconds for a move, and more for many nodes; a limit of depth alone has no time limit
-_SLOWEST = 10_000  # nodes per second
+_MIN_NODES_PER_SECOND = 10_000
 
 _T = TypeVar("_T")
 _DEFAULT_NODES = 1_000
@@ -166,7 +166,7 @@ class Stockfish:
             UserError: if the engine dies, or does not answer, several times in a row.
         """
         # The clock is for an engine that hangs; python-chess has no timeout of its own unless the limit has a time.
-        clock = None if self.nodes is None else _PATIENCE + self.nodes / _SLOWEST
+        clock = None if self.nodes is None else _PATIENCE + self.nodes / _MIN_NODES_PER_SECOND
         limit = chess.engine.Limit(nodes=self.nodes, depth=self.depth, time=clock)
         move = self._lasting(lambda engine: _play(engine, board, limit)).move
         if move is None:

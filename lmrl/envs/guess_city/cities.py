@@ -26,7 +26,7 @@ __all__ = [
 _WORD = re.compile(r"[a-z0-9]+")
 _SIGNS = {"+": "plus", "-": "minus"}
 _OFFSET = re.compile(r"\b(?:utc|gmt) ?([+-])")
-_LONGEST = 12  # words of the longest phrase
+_MAX_PHRASE_WORDS = 12  # words of the longest phrase
 
 
 @lru_cache(maxsize=1 << 16)
@@ -55,7 +55,7 @@ def phrases_in(words: tuple[str, ...], phrases: Container[tuple[str, ...]]) -> l
     start = 0
     found = []
     while start < len(words):
-        for length in range(min(_LONGEST, len(words) - start), 0, -1):
+        for length in range(min(_MAX_PHRASE_WORDS, len(words) - start), 0, -1):
             phrase = words[start : start + length]
             if phrase in phrases:
                 found.append(phrase)

@@ -17,8 +17,8 @@ FOUND = "Yes, you found it.\n"
 """The game's own answer to the right guess."""
 _NO_QUESTION = "Please ask me a question.\n"
 _SILENT = "I am not sure.\n"
-_LONGEST = 512  # characters of a question
-_LONGEST_REPLY = 200
+_MAX_QUESTION_CHARACTERS = 512  # characters of a question
+_MAX_REPLY_CHARACTERS = 200
 _CANDOR = 0.1
 
 
@@ -102,7 +102,7 @@ class GuessCity(DialogueEnv):
         return Opening(HEADER, task_id=self._name, start={"city": self._name})
 
     def on_action(self, action: str) -> Turn | PartnerRequest:
-        self._heard.append(" ".join(action.split())[:_LONGEST] + "\n")
+        self._heard.append(" ".join(action.split())[:_MAX_QUESTION_CHARACTERS] + "\n")
         if not any(map(str.isalpha, self._heard[-1])):
             return self._answered(_NO_QUESTION, illegal=True)
         # The game decides by itself about a right guess, so a partner cannot deny it.
@@ -116,7 +116,7 @@ class GuessCity(DialogueEnv):
         # Answers are ASCII: accents go (an "é" becomes "e"), and so do other scripts. One character may become several,
         # so the line is cut afterwards.
         line = unicodedata.normalize("NFKD", " ".join(reply.split()))
-        line = line.encode("ascii", "ignore").decode()[:_LONGEST_REPLY].strip()
+        line = line.encode("ascii", "ignore").decode()[:_MAX_REPLY_CHARACTERS].strip()
         kept = guarded(line, self._city, self._heard)
         return self._answered(f"{kept}\n" if kept else _SILENT, refused=kept != line)
 

@@ -25,7 +25,7 @@ Strategy = Callable[[int, Request, Random], str]
 """A function from the set of objects that agree with all answers, the request and a generator to a question."""
 
 _CONSIDERED = 6  # properties that an attentive policy draws to choose among
-_PLAINEST = 10  # the first phrasing of a property is this many times as frequent as any other
+_FIRST_PHRASING_WEIGHT = 10  # the first phrasing of a property is this many times as frequent as any other
 _RASH = 0.15  # share of guesses among questions that use no answers
 _GUESSES_LAST = 5  # last turns, in which the random policy only guesses
 
@@ -109,10 +109,10 @@ def _any_property(chance: Random) -> Property:
 
 
 def _asked(item: Property, chance: Random) -> str:
-    """Return a phrasing of a property, the first one `_PLAINEST` times as often as any other."""
+    """Return a phrasing of a property, the first one `_FIRST_PHRASING_WEIGHT` times as often as any other."""
     phrasings = item.phrasings[:HELD_OUT]
-    drawn = chance.randrange(_PLAINEST + len(phrasings) - 1)
-    return f"{phrasings[max(0, drawn - _PLAINEST + 1)]}\n"
+    drawn = chance.randrange(_FIRST_PHRASING_WEIGHT + len(phrasings) - 1)
+    return f"{phrasings[max(0, drawn - _FIRST_PHRASING_WEIGHT + 1)]}\n"
 
 
 def _guess(subset: int, chance: Random) -> str:
@@ -161,7 +161,7 @@ def _agreeing(request: Request) -> int:
 
 _SKILLS = {0.0: 7, 0.1: 6, 0.2: 3, 0.6: 2, 1.0: 3}  # attention: number of episodes out of 21
 _CUT = 0.38  # share of the conversations that may break off before the end
-_EARLIEST = 6  # no conversation breaks off after fewer questions
+_MIN_QUESTIONS = 6  # no conversation breaks off after fewer questions
 
 
 class MixedGuesser:
@@ -181,7 +181,7 @@ class MixedGuesser:
 
 def _breaks_off(request: Request) -> bool:
     chance = Random(f"cut {request.seed}")
-    return chance.random() < _CUT and request.turn >= chance.randrange(_EARLIEST, 20)
+    return chance.random() < _CUT and request.turn >= chance.randrange(_MIN_QUESTIONS, 20)
 
 
 def _start(seed: int, index: int) -> Start:

@@ -76,7 +76,7 @@ def serving(task: str, limits: Limits | None = None, app: ASGIApp | None = None,
     Args:
         task: name of the task.
         limits: None: the usual ones.
-        app: in place of that of the task, as of `make_app`.
+        app: in place of that of the task, see `make_app`.
         env: arguments of the environment.
 
     Yields:
@@ -109,7 +109,7 @@ def make_server(app: ASGIApp, limits: Limits, **settings: Any) -> uvicorn.Server
     """Return a server with limits on the size of requests and the number of connections.
 
     Args:
-        app: as of `make_app`.
+        app: see `make_app`.
         limits: the same.
         settings: more of ``uvicorn.Config``.
     """

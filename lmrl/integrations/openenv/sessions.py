@@ -89,7 +89,7 @@ class Session:
         """Begin an episode.
 
         Args:
-            data: ``seed``, ``options`` as of `TextEnv.reset`, ``episode_id`` to be found in `state`; all optional.
+            data: ``seed``, ``options`` (see `TextEnv.reset`), ``episode_id`` to be found in `state`; all optional.
                 ``evaluation`` of AgileRL is not read.
 
         Returns:

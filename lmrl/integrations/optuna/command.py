@@ -45,7 +45,7 @@ def sweep_command(
     try:
         finished = run_sweep(sweep, trials=trials, jobs=jobs)
     except KeyboardInterrupt:
-        print("finished trials are kept; the same command goes on", file=sys.stderr)
+        print("finished trials are kept; the same command continues", file=sys.stderr)
         raise
     write_outcome(sweep, finished)
     if best_of(finished) is None:

@@ -28,6 +28,8 @@ _WRITTEN = (_FILE, "check", "trials", "table.csv", "table.json", "best.yaml", "s
 _RECIPE = "recipe"
 _GIVE_UP = 3
 """Failed trials without any success after which the sweep ends: something else than the settings is wrong."""
+_SEED_KEY_END = (0, 1)
+"""The last numbers of the seed keys of samplers, which a study on disk depends on."""
 
 
 def run_sweep(
@@ -93,7 +95,7 @@ def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.S
     elif study.user_attrs[_RECIPE] != recipe:
         raise UserError(
             f"{sweep.out} holds a sweep of another configuration, space, sampler, seed or number of episodes; "
-            "go on with those, or choose another folder with --out"
+            "use those, or choose another folder with --out"
         )
     return study
 
@@ -101,7 +103,7 @@ def _study(package: ModuleType, sweep: Sweep, processes: Processes) -> "optuna.S
 def _sampler(package: ModuleType, sweep: Sweep, number: int) -> "optuna.samplers.BaseSampler":
     """Make the sampler of one trial."""
     # Each trial has its own seed, so that a resumed sweep draws what an uninterrupted one would have drawn.
-    seed = episode_seed(sweep.seed, number, 0, 1)
+    seed = episode_seed(sweep.seed, number, *_SEED_KEY_END)
     samplers = package.samplers
     made: optuna.samplers.BaseSampler = (
         samplers.RandomSampler(seed) if sweep.sampler == "random" else samplers.TPESampler(seed=seed)

@@ -104,12 +104,12 @@ class TaskEnvironment:
     # Private, because TRL makes a tool of every public method.
     def _play(self, action: str) -> None:
         try:
-            turn = self._slot.env.step(action)
+            result = self._slot.env.step(action)
         except Exception:
             if self._slot.observations and not self.done:
                 self._take_back()
             raise
-        self._record(Reply(action), turn)
+        self._record(Reply(action), result)
 
     def _take_back(self) -> None:
         """Replay the episode in a new environment: if a partner failed, the old one may be half a turn further."""
@@ -118,8 +118,8 @@ class TaskEnvironment:
         except Exception:
             self._end = (False, True)  # the game cannot be brought back to where it was
 
-    def _record(self, reply: Reply, turn: StepResult) -> None:
-        self._end = self._slot.record_step(reply, turn)
+    def _record(self, reply: Reply, result: StepResult) -> None:
+        self._end = self._slot.record_step(reply, result)
 
     def _finish(self) -> None:
         """Say nothing until the episode is over, or a game that ends by no clock has heard enough."""

@@ -157,7 +157,7 @@ def transcript(task: ChatPrompt, texts: Sequence[str], first: int, form: str) ->
 
 _SHOWN = 3
 """Unreadable answers that a description shows, and how much of each."""
-_LONGEST = 200
+_MAX_QUOTED_CHARACTERS = 200
 
 
 class Speaker(Protocol):
@@ -246,7 +246,7 @@ class ChatPolicy:
             return Reply(f"{action}\n")
         self.unreadable += 1
         if len(self._odd) < _SHOWN:
-            self._odd.append(answer[:_LONGEST])
+            self._odd.append(answer[:_MAX_QUOTED_CHARACTERS])
         return Reply("\n")
 
 

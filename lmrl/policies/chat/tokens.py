@@ -16,7 +16,7 @@ __all__ = ["Completion", "TokenClient", "TokenEndpoint", "server_address"]
 
 _MOST_POSITIONS = 2**27  # what a server can mean; more is no number of positions
 _ROUNDING = 1e-3  # a log-probability above 0 by less is 0
-_LOWEST = -3.4e38  # of float32, in which log-probabilities are kept
+_LOWEST_LOGPROB = -3.4e38  # of float32, in which log-probabilities are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class TokenEndpoint(Connection):
 def _is_logprob(number: object) -> bool:
     if isinstance(number, bool) or not isinstance(number, int | float):
         return False
-    return _LOWEST <= number <= _ROUNDING  # which NaN is not
+    return _LOWEST_LOGPROB <= number <= _ROUNDING  # which NaN is not
 
 
 def server_address(url: str) -> str:
