@@ -184,7 +184,10 @@ class RolloutCollection(Callback):
     @property
     def slots(self) -> int:
         """Environments side by side, on each process."""
-        return default_slots(self._module.model) if self._slots is None else self._slots
+        if self._slots is not None:
+            return self._slots
+        _, processes = rank_and_world_size()
+        return default_slots(self._module.model, -(-self.episodes // processes))
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Have another program sample, in place of the policy that learns.
@@ -390,15 +393,14 @@ class RolloutCollection(Callback):
         asked = perf_counter()
         weights = None if self._sampler is None else self._sampler.weights(self._module)
         rank, _ = rank_and_world_size()
-        ready = 0
-        if rank == 0:  # only the first process has rounds under way; it gives all others the episodes
+
+        def take() -> tuple[int, PlayedRound]:
             ready = self._begin_ahead(number, weights)
-
-        def take() -> PlayedRound:
             assert self._ahead is not None
-            return self._ahead.take(number)
+            return ready, self._ahead.take(number)
 
-        played = on_first_rank(take)
+        # Only the first process has rounds under way; it gives all others the episodes.
+        ready, played = on_first_rank(take)
         episodes = _episodes(played.pieces, pace if rank == 0 else None)
         for index, episode in enumerate(episodes):
             episodes[index] = replace(episode, info={**episode.info, "weights": played.step})

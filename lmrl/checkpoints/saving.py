@@ -81,15 +81,21 @@ _MAY_CHANGE = (*_NOT_SETTINGS, "trust_remote_code", "activation_checkpointing", 
 _DATA_SETTINGS = ("task", "data_hash", "data_seed", "val_fraction", "batch_size", "env")
 
 
-def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
+def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any], processes: int) -> None:
     """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
+
+    Args:
+        module: that resumes.
+        checkpoint: of the run.
+        processes: that train together now. Another number makes other batches, and loses the place in the data.
 
     Raises:
         UserError: naming what differs, or a counter of the training that is no number.
     """
     _check_counters(checkpoint.get("loops"))
     before = checkpoint["lmrl"].get("made_with", {})
-    compared = [(name, before.get(name), module.made_with.get(name)) for name in _DATA_SETTINGS]
+    compared = [("number of processes", checkpoint["lmrl"].get("processes"), processes)]
+    compared += [(name, before.get(name), module.made_with.get(name)) for name in _DATA_SETTINGS]
     for name, value in checkpoint.get("hyper_parameters", {}).items():
         if name not in _MAY_CHANGE and name in module.hparams:
             compared.append((name, value, module.hparams[name]))

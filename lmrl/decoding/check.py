@@ -207,6 +207,7 @@ def _branched(model: PreTrainedModel, first: list[int], second: list[int], branc
 def _decoded(model: PreTrainedModel, first: list[int], second: list[int], branch: list[int], own: _OwnLogits) -> Pairs:
     """Two rows, one more token in each, and another continuation of a part of the first."""
     reader = Reader(model, rows=2, limit=_LENGTH, recorded=False)
+    reader.refresh_forward()
     pairs: Pairs = []
     for left, right in ((5, 3), (6, 4)):
         new = [reader.slots.rewind(0, first[:left]), reader.slots.rewind(1, second[:right])]

@@ -74,21 +74,26 @@ def _sample(tensor: Tensor) -> Tensor:
 _SIZING_CONTEXT = 1024  # tokens of a context, by which the number of slots is chosen
 
 
-def default_slots(model: PreTrainedModel) -> int:
-    """Return how many episodes are played side by side: 32, on a GPU up to 256.
+def default_slots(model: PreTrainedModel, episodes: int | None = None) -> int:
+    """Return how many episodes are played side by side: 32, on a GPU up to 256, and no more than there are.
 
     On a GPU it is the largest power of two for which the keys and values of contexts of 1,024 tokens take a quarter of
     the memory at most, but at least 8.
+
+    Args:
+        model: that plays.
+        episodes: that this process is to play; None: any number.
     """
     if model.device.type != "cuda":
-        return 32
+        return 32 if episodes is None else min(32, episodes)
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     tokens = min(_SIZING_CONTEXT, positions_of(config))
     bytes_per_slot: int = 2 * config.num_hidden_layers * heads * width * tokens * model.dtype.itemsize
     fitting = memory_of(model.device) // 4 // bytes_per_slot
-    return max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
+    slots = max(8, min(256, 1 << max(0, fitting.bit_length() - 1)))
+    return slots if episodes is None else min(slots, episodes)
 
 
 def memory_of(device: torch.device) -> int:
@@ -138,6 +143,8 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything that was read."""
+        if hasattr(self, "_reader"):
+            del self._reader  # or two caches, and two copies of weights, would be there at once
         self._reader = Reader(self.model, self.slots, self.max_length, self._compile)
 
     @contextmanager

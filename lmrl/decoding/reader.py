@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmrl.decoding.cache import SlotCache, Slots, bucket, causal_mask, tree_mask
-from lmrl.decoding.forward import ForwardChoice
+from lmrl.decoding.forward import Forward, ForwardChoice
 from lmrl.errors import unknown
 from lmrl.models.lm import trunk_of
 
@@ -164,7 +164,8 @@ class Reader:
     ) -> None:
         self._trunk = trunk_of(model)
         self._forward_choice = ForwardChoice(self._trunk)
-        self.refresh_forward()
+        #: Chosen before the first read, since it may copy all weights.
+        self._forward: Forward
         self._device = model.device
         self._dtype = model.dtype
         self._step = step_for(compile, self._device)

@@ -325,7 +325,7 @@ def _policy_terms(
     entropy = now.entropy.sum() / count
     # What is logged has no gradient.
     with torch.no_grad():
-        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else torch.ones(())
+        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else ratio.new_ones(())
         return PolicyLoss(
             loss=mean_loss,
             policy_loss=mean_loss,

@@ -17,6 +17,8 @@ from lmrl.utils.distributed import rank_and_world_size
 
 __all__ = ["Critic", "DetachedCritic", "OwnCritic", "TurnBaseline"]
 
+_STATES_PER_SUM = 4096
+
 
 class Critic(nn.Module):
     """Shares no parameter with the language model; its trunk begins as a copy of the model's.
@@ -238,7 +240,10 @@ class DetachedCritic(nn.Module):
 
     def _follow_states(self, hidden: Tensor, count: int) -> None:
         """Move mean and scale of the states towards those of a round of N states, and the inner layer against them."""
-        sums = torch.stack([hidden.double().sum(0), hidden.double().square().sum(0)])
+        sums = hidden.new_zeros((2, hidden.shape[1]), dtype=torch.float64)
+        for piece in hidden.split(_STATES_PER_SUM):  # in double precision all states at once would be large
+            exact = piece.double()
+            sums += torch.stack([exact.sum(0), exact.square().sum(0)])
         if _is_distributed():
             dist.all_reduce(sums)
         mean, square = sums / count

@@ -417,7 +417,7 @@ def without_masks(config: PreTrainedConfig) -> Iterator[None]:
         config._attn_implementation = before
 
 
-#: Rows and columns of a pass over a whole batch are multiples of these.
+#: Rows and columns of a pass over a whole batch are multiples of these; few rows are a power of two.
 _ROWS = 16
 _COLUMNS = 128
 
@@ -433,7 +433,8 @@ def few_shapes(batch: TokenBatch, limit: int) -> tuple[Tensor, Tensor | None, Te
         (R', L') ids, and the position ids and the mask of `TokenBatch` for them.
     """
     rows, columns = batch.input_ids.shape
-    more_rows = -rows % _ROWS
+    # A single long dialogue must not be read sixteen times.
+    more_rows = -rows % _ROWS if rows > _ROWS else (1 << (rows - 1).bit_length()) - rows
     more_columns = -columns % _COLUMNS
     if batch.positions is None:
         more_columns = max(0, min(more_columns, limit - columns))
@@ -471,6 +472,8 @@ def compile_layers(module: nn.Module, backend: str) -> int:
     layers = _layers(module)
     limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
     limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
+    # PPO asks for two gradients of one pass, which donated buffers do not allow.
+    torch._functorch.config.donated_buffer = False
     for layer in layers:
         layer.compile(backend=backend)
     return len(layers)

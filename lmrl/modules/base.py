@@ -56,6 +56,7 @@ from lmrl.training.optimizer import (
 from lmrl.training.reporting import LossReporter
 from lmrl.training.throughput import Throughput
 from lmrl.types import Episode, Policy
+from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["LanguageModule"]
 
@@ -372,16 +373,22 @@ class LanguageModule(L.LightningModule):
         self.reporter.check_last()
         pack_checkpoint(self, checkpoint)
         if (self.hparams.get("lora") or {}).get("lora_dropout"):
-            checkpoint["lmrl"]["random_state"] = random_state(self.device)
+            # Processes that train together draw different numbers.
+            checkpoint["lmrl"]["random_state"] = all_gather_objects(random_state(self.device))
+        checkpoint["lmrl"]["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""
         if self._trainer is not None and self.trainer.state.fn == "fit":
-            check_resumed(self, checkpoint)
+            check_resumed(self, checkpoint, self.trainer.world_size)
             begin_next_epoch(checkpoint)
         read_entry(self, checkpoint)
         restore_base(self, checkpoint)
-        self._random_state = checkpoint["lmrl"].get("random_state")
+        states = checkpoint["lmrl"].get("random_state")
+        if isinstance(states, list):
+            rank, _ = rank_and_world_size()
+            states = states[rank % len(states)]
+        self._random_state = states
 
     def export(
         self,

@@ -176,9 +176,18 @@ def sketch(gradients: list[Tensor], part: int = 0) -> Tensor:
     """
     total = torch.zeros(_BUCKETS, device=gradients[0].device)
     for number, chunk in enumerate(_chunks(gradients)):
-        signed = chunk * _signs(len(chunk), chunk.device)
-        by_bucket = pad(signed, (0, -len(signed) % _BUCKETS)).view(-1, _BUCKETS).sum(0)
-        total += by_bucket.roll(101 * number + 1009 * part)
+        total += _by_bucket(chunk).roll(101 * number + 1009 * part)
+    return total
+
+
+def _by_bucket(chunk: Tensor) -> Tensor:
+    """Return (16384,) the sums of the signed elements of each bucket."""
+    total = torch.zeros(_BUCKETS, device=chunk.device)
+    step = max(_BUCKETS, _CHUNK - _CHUNK % _BUCKETS)
+    for start in range(0, len(chunk), step):  # the matrix of the vocabulary is larger than `_CHUNK`
+        piece = chunk[start : start + step].float()
+        signed = piece * _signs(start, len(piece), chunk.device)
+        total += pad(signed, (0, -len(signed) % _BUCKETS)).view(-1, _BUCKETS).sum(0)
     return total
 
 
@@ -188,26 +197,32 @@ def _chunks(gradients: list[Tensor]) -> Iterator[Tensor]:
     size = 0
     for gradient in gradients:
         if parts and size + gradient.numel() > _CHUNK:
-            yield torch.cat(parts)
+            yield _joined(parts)
             parts = []
             size = 0
-        parts.append(gradient.flatten().float())
+        parts.append(gradient.flatten())
         size += gradient.numel()
-    yield torch.cat(parts)
+    yield _joined(parts)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Put vectors behind each other; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 _longest_signs: dict[torch.device, Tensor] = {}
 
 
-def _signs(count: int, device: torch.device) -> Tensor:
-    """(count,) random signs, the same in every process; they repeat after `_SIGNS` elements."""
+def _signs(start: int, count: int, device: torch.device) -> Tensor:
+    """(count,) random signs from that index on, the same in every process; they repeat after `_SIGNS` elements."""
+    first = start % _SIGNS
     signs = _longest_signs.get(device)
-    if signs is None or len(signs) < count:
+    if signs is None or len(signs) < first + count:
         draw = torch.Generator().manual_seed(0)
         once = torch.randint(0, 2, (_SIGNS,), generator=draw, dtype=torch.int8) * 2 - 1
-        signs = once.to(device).repeat(-(-count // _SIGNS))
+        signs = once.to(device).repeat(-(-(first + count) // _SIGNS))
         _longest_signs[device] = signs
-    return signs[:count]
+    return signs[first : first + count]
 
 
 def _local(gradient: Tensor) -> Tensor:

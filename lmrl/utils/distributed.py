@@ -115,6 +115,17 @@ def on_first_rank(work: Callable[[], R]) -> R:
         UserError: as `map_over_ranks`.
         KeyboardInterrupt: as `map_over_ranks`.
     """
-    # The only item is in the share of the first process.
-    (result,) = map_over_ranks([None], lambda share: [work() for _ in share])
+    results: list[Any] = []
+
+    def keep(share: Sequence[None]) -> Sequence[None]:
+        results.extend(work() for _ in share)
+        return share
+
+    map_over_ranks([None], keep)  # the only item is in the share of the first process
+    _, world = rank_and_world_size()
+    if world > 1:
+        # What all processes gather is padded to the largest part, so the result itself is sent once.
+        results = results or [None]
+        sys.modules["torch.distributed"].broadcast_object_list(results)
+    (result,) = results
     return result

@@ -241,5 +241,6 @@ def test_slots_are_as_many_as_the_memory_has_room_for(
     )
     monkeypatch.setattr("lmrl.decoding.engine.memory_of", lambda device: int(memory))
     assert default_slots(model) == slots  # type: ignore[arg-type]
+    assert default_slots(model, 8) == 8  # type: ignore[arg-type]
     model.device = torch.device("cpu")
     assert default_slots(model) == 32  # type: ignore[arg-type]

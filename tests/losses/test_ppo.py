@@ -210,11 +210,15 @@ def test_what_is_never_said_has_no_part_in_the_distribution() -> None:
 
 
 def test_no_action_tokens_give_zero() -> None:
-    empty = torch.zeros(0)
-    old = PPOColumns(empty, empty, empty, empty)
-    loss = ppo_loss(TokenLogprobs(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
-    terms = [term.item() for term in loss if term is not None]
-    assert terms == [0.0] * (len(terms) - 1) + [1.0]
+    def terms(device: str) -> list[Tensor]:
+        empty = torch.zeros(0, device=device)
+        old = PPOColumns(empty, empty, empty, empty)
+        loss = ppo_loss(TokenLogprobs(empty, empty), empty, old, clip=0.2, value_clip=0.2, value_weight=1.0)
+        return [term for term in loss if term is not None]
+
+    found = [term.item() for term in terms("cpu")]
+    assert found == [0.0] * (len(found) - 1) + [1.0]
+    assert all(term.is_meta for term in terms("meta")), "all terms are where the loss is"
 
 
 def test_a_turn_begins_with_its_first_token_and_adds_up_all() -> None:

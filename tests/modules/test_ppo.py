@@ -265,6 +265,14 @@ def test_the_kl_penalty_coefficient_waits_for_the_critic(bc_run: str, tmp_path: 
     assert logged(tmp_path, "ppo/kl_weight")[:4] == pytest.approx([0.1, 0.1, 0.1, 0.1 * 0.988])
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at inputs
+def test_a_shared_critic_learns_in_compiled_layers(bc_run: str, tmp_path: Path) -> None:
+    """Its share of the gradient is a second gradient of the same pass."""
+    torch._dynamo.reset()  # other tests have compiled with other settings
+    module = PPO(pretrained=bc_run, critic="shared", compile="aot_eager")
+    assert fit(module, rounds(), tmp_path, 2).global_step == 2
+
+
 def test_the_reference_model_is_not_moved_to_where_the_policy_plays(bc_run: str) -> None:
     """On a GPU it would take as much memory again."""
     module = ppo(bc_run)

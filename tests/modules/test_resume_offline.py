@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -266,16 +267,20 @@ def test_a_module_that_was_stopped_can_be_trained_again(bc_run: str, data_path: 
         assert one.global_step == steps
 
 
-def together(bc_run: str, data_path: Path, root: Path, steps: int) -> None:
-    learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2)
+def together(bc_run: str, data_path: Path, root: Path, steps: int, **more: Any) -> None:
+    learn(BC, bc_run, {"path": str(data_path)}, root, steps, world=2, **more)
 
 
 @pytest.mark.slow
-def test_so_do_two_processes(bc_run: str, data_path: Path, tmp_path: Path) -> None:
-    on_ranks(together, bc_run, data_path, tmp_path / "whole", STEPS)
+@pytest.mark.parametrize("more", [{}, {"lora": {**LORA, "lora_dropout": 0.2}}], ids=["bc", "dropout"])
+def test_so_do_two_processes(more: dict[str, Any], bc_run: str, data_path: Path, tmp_path: Path) -> None:
+    run = partial(on_ranks, partial(together, **more), bc_run, data_path)
+    run(tmp_path / "whole", STEPS)
     for stop in (BATCHES + 1, 2 * BATCHES, STEPS):
-        on_ranks(together, bc_run, data_path, tmp_path / "stopped", stop)
+        run(tmp_path / "stopped", stop)
     assert_same(tmp_path / "stopped", tmp_path / "whole")
+    with pytest.raises(UserError, match=r"another number of processes \(2, now 1\)"):
+        learn(BC, bc_run, {"path": str(data_path)}, tmp_path / "stopped", STEPS + 1, **more)
 
 
 class Validating(Callback):

@@ -326,6 +326,12 @@ def test_rows_with_branches_are_read_as_in_groups(attention: str) -> None:
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "read"), [(1, 1), (3, 4), (16, 16), (17, 32)])
+def test_few_rows_stay_few(rows: int, read: int) -> None:
+    ids, _, _ = few_shapes(collate(dialogues(rows)), limit=512)
+    assert len(ids) == read
+
+
 def test_no_row_outgrows_the_model() -> None:
     ids, _, _ = few_shapes(collate(dialogues(2)), limit=60)
     assert ids.shape[1] <= 60
