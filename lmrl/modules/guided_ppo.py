@@ -28,6 +28,8 @@ class GuidedPPO(PPO):
     longer estimates of returns. KL is measured from the policy that the run ended with.
     """
 
+    always_eval = ("model", "ref_model")
+
     def __init__(self, beta: float = 8.0, q_rank: int | None = None, **shared: Any) -> None:
         """Start from the policy and the values of the run.
 
@@ -67,12 +69,6 @@ class GuidedPPO(PPO):
     def played_values(self) -> ValueModel:
         """Return the values that guide pi_beta, and that are exported."""
         return ValueModel(self.trunk, self.q_heads, self.v_head)
-
-    def train(self, mode: bool = True) -> "GuidedPPO":
-        """Training mode for what learns; pi_beta and the reference model stay in eval mode."""
-        super().train(mode)
-        self.model.train(False)
-        return self
 
     def states(self, batch: TokenBatch) -> Tensor:
         """(S, width) hidden states of the trunk that learns."""

@@ -29,16 +29,14 @@ from lmrl.losses import (
     k3,
     token_logprobs,
 )
-from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
+from lmrl.models.lm import logits_of, trunk_of
 from lmrl.models.lora import adapter_weights, changes_nothing
 from lmrl.modules.base import LanguageModule
-from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.tokens.segments import Segment
 from lmrl.training.flops import StepCost, playing_cost, total_cost
 from lmrl.training.reporting import RoundReporter, log_now
-from lmrl.types import Episode, Policy
+from lmrl.types import Episode
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
@@ -130,6 +128,7 @@ class PolicyGradient(LanguageModule):
 
     starts_from_bc = True
     unused_in_rollouts: tuple[str, ...] = ("ref_model",)
+    always_eval: tuple[str, ...] = ("ref_model",)
     #: Whether ratios of new to old probabilities are those of whole actions.
     by_turn = False
     #: Whether rounds need values of the policy that played them.
@@ -193,7 +192,7 @@ class PolicyGradient(LanguageModule):
         self.reporter = RoundReporter(self.name)
         # A buffer, so that checkpoints hold the coefficient that the controller has reached.
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
-        self.register_buffer("invalid", self._invalid(None), persistent=False)
+        self.register_buffer("invalid", self.invalid_token_ids(), persistent=False)
 
     # -- what an algorithm computes -----------------------------------------------------------------------------
 
@@ -454,7 +453,7 @@ class PolicyGradient(LanguageModule):
         data = online_datamodule(self.trainer, type(self).__name__)
         super().setup(stage)
         # Only now is it known which id ends an action, which depends on how texts are rendered.
-        self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
+        self.invalid = self.invalid_token_ids().to(self.invalid.device)
         if data.keep_replay:
             name = type(self).__name__
             raise UserError(f"{name} learns from the current round alone: data.init_args.keep_replay must be False")
@@ -471,24 +470,6 @@ class PolicyGradient(LanguageModule):
         if names and isinstance(self.ref_model, PreTrainedModel) and changes_nothing(self.ref_model):
             names.update(f"ref_model.{name}" for name in adapter_weights(self.ref_model))
         return names
-
-    def train(self, mode: bool = True) -> "PolicyGradient":
-        """Training mode for what learns; the reference model stays in eval mode."""
-        super().train(mode)
-        self.ref_model.train(False)
-        return self
-
-    def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
-
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
-        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
-
-    def _invalid(self, end: int | None) -> Tensor:
-        """(vocabulary,) bool: ids that are never sampled."""
-        return invalid_ids(self.tokenizer, vocabulary_of(self.model), torch.device("cpu"), end)
 
 
 # -- arrays over the action tokens of episodes -----------------------------------------------------------------------

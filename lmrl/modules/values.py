@@ -134,6 +134,7 @@ class ValueModule(LanguageModule):
     """
 
     starts_from_bc = True
+    always_eval: tuple[str, ...] = ("model",)
     #: Number of Q heads.
     heads = 1
 
@@ -176,12 +177,6 @@ class ValueModule(LanguageModule):
     def played_values(self) -> ValueModel:
         """Return the values that guide pi_beta, and that are exported. `ILQL` may use its target networks."""
         return self.value_model
-
-    def train(self, mode: bool = True) -> "ValueModule":
-        """Training mode for what learns; the frozen policy stays in eval mode."""
-        super().train(mode)
-        self.model.train(False)
-        return self
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
         """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
