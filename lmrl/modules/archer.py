@@ -14,7 +14,7 @@ from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
 from lmrl.modules.actor_critic import ActorCritic
-from lmrl.modules.policy_gradient import sampled, with_columns
+from lmrl.modules.policy_gradient import values_per_token, with_columns
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.flops import StepCost, total_cost, trunk_cost
@@ -112,7 +112,7 @@ class ArCHer(ActorCritic):
         """
         prepared = []
         for episode, parts in zip(episodes, segments, strict=True):
-            logprob = sampled(episode, "action_logprobs", parts)
+            logprob = values_per_token(episode, "action_logprobs", parts)
             prepared.append(with_columns(parts, {"logprob": logprob}))
         return prepared
 

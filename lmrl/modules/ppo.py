@@ -31,7 +31,15 @@ from lmrl.models.critic import DetachedCritic, OwnCritic
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.models.sharding import is_sharded
-from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
+from lmrl.modules.policy_gradient import (
+    PolicyGradient,
+    RolloutEpisode,
+    Vector,
+    joined,
+    set_column,
+    split_as,
+    values_per_token,
+)
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
@@ -222,7 +230,7 @@ class PPO(PolicyGradient):
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
         """Set the columns of `lmrl.losses.PPOColumns`, see `compute_advantages`; then fit the detached critic."""
         if self.critic is None:
-            values = [sampled(episode.episode, "action_values", episode.segments) for episode in rollout]
+            values = [values_per_token(episode.episode, "action_values", episode.segments) for episode in rollout]
             returns = self._set_advantages(rollout, values)
             return {"explained_variance": explained_variance(joined(values), joined(returns))}
 
@@ -403,7 +411,7 @@ class PPO(PolicyGradient):
             value,
             PPOColumns(**batch.columns),
             turn_end=turn_end,
-            importance_cap=self.importance_cap_of_steps,
+            importance_cap=self.step_importance_cap,
             **self.loss_arguments,
         )
 

@@ -383,7 +383,7 @@ class RoundReporter(LossReporter):
             ratio = terms.means[self.ratio].item()
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
             # A stale round that is not scored again is compared with the policy that played it.
-            is_stale = getattr(module, "importance_cap_of_steps", None) is not None
+            is_stale = getattr(module, "step_importance_cap", None) is not None
             if abs(ratio - 1.0) > self._FARTHEST and not is_stale:
                 rank_zero_warn(
                     f"a ratio of the first minibatch is {ratio:.3f}, not 1: what is trained is not the distribution "
