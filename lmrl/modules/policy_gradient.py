@@ -521,7 +521,7 @@ def joined(vectors: Iterable[Vector]) -> Vector:
     return np.concatenate([*vectors, np.zeros(0)])
 
 
-def split_as(values: Vector, vectors: Sequence[Vector]) -> list[Vector]:
+def split_as(values: Vector, vectors: Sequence[NDArray[Any]]) -> list[Vector]:
     """Cut what `joined` has put together, or an array of that length, into the lengths of the vectors again."""
     ends = np.cumsum([len(vector) for vector in vectors])
     return np.split(values, ends)[:-1] if vectors else []
