@@ -131,8 +131,8 @@ MUTATIONS = (
         (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(
-        "GAGPO", "shift", "V of a turn is that of the turn before it",
-        "modules/gagpo.py", "gae(reward, value,", "gae(reward, [value[0], *value[:-1]],",
+        "GAGPO", "shift", "V of a turn is that of the turn behind it",
+        "modules/gagpo.py", "gae(reward, value,", "gae(reward, [*value[1:], 0.0],",
         (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(
