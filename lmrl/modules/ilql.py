@@ -14,7 +14,7 @@ from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_target
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
-from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
+from lmrl.training.optimizer import check_target_precision
 
 __all__ = ["ILQL"]
 
@@ -84,7 +84,7 @@ class ILQL(ValueModule):
         """
         super().setup(stage)
         if self.hparams["lora"] is None:
-            check_target_precision(self.trainer, "ILQL", OR_ADAPTERS)
+            check_target_precision(self.trainer, "ILQL", can_use_adapters=True)
 
     def batch_spec(self) -> BatchSpec:
         """Declare batches with the states that follow."""
