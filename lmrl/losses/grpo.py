@@ -44,7 +44,7 @@ def group_advantages(returns: ArrayLike, groups: Sequence[Hashable], kind: str) 
 
 
 def group_spreads(returns: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
-    """The population standard deviation of the returns of each group; arguments: see `group_advantages`."""
+    """The population standard deviation of the returns of each group; for arguments see `group_advantages`."""
     return _spreads(*_centred(returns, groups))
 
 

@@ -269,7 +269,7 @@ def sum_over_turn(values: Tensor, turn_end: Tensor) -> Tensor:
 
 
 def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
-    """(N,) for each token the entry of the first token of its action; arguments: see `sum_over_turn`."""
+    """(N,) for each token the entry of the first token of its action; for arguments see `sum_over_turn`."""
     first = torch.cat([turn_end.new_ones(1), turn_end[:-1]])[: len(turn_end)]
     return values[first.nonzero().squeeze(-1)].index_select(0, _turn_index(turn_end))
 

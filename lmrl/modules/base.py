@@ -303,7 +303,7 @@ class LanguageModule(L.LightningModule):
             compile_for(self, self.hparams["compile"])
 
     def _training_facts(self, data: object) -> dict[str, Any]:
-        """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
+        """Return the facts that are known when training begins, JSON-like: task, data, seeds and the start."""
         known = data.facts() if isinstance(data, OfflineDataModule) else {}
         start = self.hparams.get("pretrained")
         known["starts_from"] = start

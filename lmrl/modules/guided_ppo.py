@@ -107,11 +107,11 @@ class GuidedPPO(PPO):
         return total_cost(super().reading_cost(), trunk_cost(self.trunk, learns=False), q_heads)
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
-        """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        """Sample from the guided policy; for `settings` see `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over tokens; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

@@ -45,7 +45,7 @@ __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "r
 # eighth one.
 _KL_EPISODES = 32
 _KL_STRIDE = 8
-_LARGEST_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
+_MAX_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -390,7 +390,7 @@ class PolicyGradient(LanguageModule):
             lengths = None
             if self.by_turn:
                 lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
-            ratio = importance_weights(logprob, sampler_logprob, _LARGEST_RATIO, lengths)
+            ratio = importance_weights(logprob, sampler_logprob, _MAX_RATIO, lengths)
             capped = np.minimum(ratio, correction.importance_cap)
             metrics["importance_mean"] = float(capped.mean()) if len(capped) else 1.0
         log_now(self.trainer, {f"rollout/{name}": value for name, value in metrics.items()})

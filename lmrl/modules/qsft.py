@@ -29,7 +29,7 @@ from lmrl.modules.values import learning_copy, load_pretrained_values, update_ta
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, lm_cost, total_cost
-from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
+from lmrl.training.optimizer import check_target_precision
 
 __all__ = ["QSFT"]
 
@@ -121,7 +121,7 @@ class QSFT(LanguageModule):
             raise UserError("QSFT learns from the data of its BC run alone: use an offline datamodule")
         super().setup(stage)
         if self.hparams["lora"] is None:
-            check_target_precision(self.trainer, "QSFT", OR_ADAPTERS)
+            check_target_precision(self.trainer, "QSFT", can_use_adapters=True)
         if self.return_range.isnan().any():
             if not isinstance(data, OfflineDataModule):
                 raise UserError("return_range must be given where no datamodule names a task")
@@ -161,11 +161,11 @@ class QSFT(LanguageModule):
         update_target(self.target_q_model, self.q_model, self.polyak)
 
     def policy(self, beta: float | None = None, **settings: Any) -> RatioGuidedPolicy:
-        """Sample from ``pi_beta * exp(beta * p / pi_beta)``; `settings` as of `lmrl.policies.RatioGuidedPolicy`."""
+        """Sample from ``pi_beta * exp(beta * p / pi_beta)``; for `settings` see `lmrl.policies.RatioGuidedPolicy`."""
         return self.played_values.policy(self, beta=self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], beta: float | None = None, **settings: Any) -> RerankPolicy:
-        """Rank actions by likelihood under the guided policy; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood under the guided policy; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, self.beta if beta is None else beta, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

@@ -179,11 +179,11 @@ class ValueModule(LanguageModule):
         return self.value_model
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
-        """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        """Sample from ``log pi_beta + beta * min Q``; for `settings` see `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over tokens; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def gather_q(self, hidden: Tensor, batch: TokenBatch) -> list[TokenScores]:
