@@ -15,7 +15,7 @@ from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, p
 __all__ = ["GROUP_ADVANTAGES", "GRPOColumns", "group_advantages", "group_spreads", "grpo_loss"]
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo")
-"""How `group_advantages` compares."""
+"""The kinds of `group_advantages`."""
 
 _EPSILON = 1e-6  # added to a standard deviation that divides
 

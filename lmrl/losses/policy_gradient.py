@@ -604,7 +604,7 @@ class KLController:
     target: float | None = None
     """The mean KL per action token to reach; None keeps the coefficient."""
     horizon: float | None = None
-    """How many samples it takes to change the coefficient by a factor of about e."""
+    """Number of samples that it takes to change the coefficient by a factor of about e."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)

@@ -45,7 +45,7 @@ CHOOSE_CODE = (
     "transformers_weights",
     "use_kernels",
 )
-"""Of a transformers configuration: what chooses code or files rather than the shape of a model."""
+"""Settings of a transformers configuration that choose code or files rather than the shape of a model."""
 _LIST_LENGTHS = re.compile("layer|label|depth|block_count")  # names of settings by which transformers makes lists
 
 

@@ -224,7 +224,7 @@ def gguf_model(file: str, config: PreTrainedConfig, dtype: torch.dtype) -> PreTr
 
 
 class _Split(NamedTuple):
-    """How a byte-level tokenizer treats a text before it merges pairs."""
+    """Rules by which a byte-level tokenizer treats a text before it merges pairs."""
 
     pieces: tuple[pre_tokenizers.PreTokenizer, ...]
     normalizer: normalizers.Normalizer | None = None

@@ -149,7 +149,7 @@ class Adapters(NamedTuple):
     """The adapters of a model, as `peft` keeps them in a file."""
 
     settings: Mapping[str, Any]
-    """Of ``peft.LoraConfig``."""
+    """Settings of ``peft.LoraConfig``."""
     weights: Mapping[str, Tensor]
     """By their names in the model."""
 

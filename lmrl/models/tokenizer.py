@@ -35,7 +35,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 
 class _Recipe(NamedTuple):
-    """How a tokenizer is trained."""
+    """Settings by which a tokenizer is trained."""
 
     about: str
     vocabulary: int

@@ -109,7 +109,7 @@ class GRPO(PolicyGradient):
 
         Args:
             rollout: the episodes of a round.
-            turn_rewards: of each, one per turn.
+            turn_rewards: for each episode, one per turn.
 
         Raises:
             UserError: if episodes are to be compared with their group and there is none.

@@ -54,7 +54,7 @@ class GuidedPPO(PPO):
         load_pretrained_values(self, self.value_state_dict(), required=True)
         # `reranker` needs the V head of the run. Only a shared critic trains it further.
         self.v_head.requires_grad_(self.critic is None)
-        # The reference policy is pi_beta with the values as they are now.
+        # The reference policy is pi_beta with the present values.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:

@@ -218,7 +218,7 @@ class PolicyGradient(LanguageModule):
 
         Args:
             episodes: of the round, with what was sampled.
-            segments: of each.
+            segments: of each episode.
 
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
@@ -372,8 +372,8 @@ class PolicyGradient(LanguageModule):
         Args:
             correction: says whether ratios are used; if not, they are None.
             episodes: of the round, with the log-probabilities of the sampler.
-            segments: of each.
-            scores: `action_scores` of each, by this policy.
+            segments: of each episode.
+            scores: `action_scores` of each episode, by this policy.
 
         Raises:
             UserError: see `values_per_token`; or the log-probabilities differ too much.

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TermMeans(NamedTuple):
-    """What `TokenMeans` computes."""
+    """The result of `TokenMeans`."""
 
     means: dict[str, Tensor]
     """() each; 0 where there were no tokens."""
@@ -237,7 +237,7 @@ class LossReporter(Callback):
         return means
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin again."""
+        """Reset the metrics of training."""
         self._forget(validation=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -249,7 +249,7 @@ class LossReporter(Callback):
         self.check_last()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin again."""
+        """Reset the metrics of validation."""
         self._forget(validation=True)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
