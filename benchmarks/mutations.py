@@ -121,18 +121,18 @@ MUTATIONS = (
         (BY_HISTORY,),
     ),
     Mutation(
-        "GAGPO", "sign", "V of the state is added",
-        "modules/gagpo.py", "+ self.gamma * next_value - value", "+ self.gamma * next_value + value",
+        "GAGPO", "sign", "V has the opposite sign",
+        "modules/gagpo.py", "gae(reward, value,", "gae(reward, -value,",
         (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(
         "GAGPO", "mask", "an episode that has ended goes on",
-        "modules/gagpo.py", "np.append(value[1:], 0.0)", "np.append(value[1:], value[-1])",
+        "modules/gagpo.py", "gae(reward, value, 0.0,", "gae(reward, value, value[-1],",
         (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(
-        "GAGPO", "shift", "the next value is that of the same turn",
-        "modules/gagpo.py", "np.append(value[1:], 0.0)", "value",
+        "GAGPO", "shift", "V of a turn is that of the turn behind it",
+        "modules/gagpo.py", "gae(reward, value,", "gae(reward, [*value[1:], 0.0],",
         (GROUPED_GAE, WORKED_GAGPO),
     ),
     Mutation(

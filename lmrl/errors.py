@@ -27,36 +27,36 @@ __all__ = [
 
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 # In a traceback that another process sent as text.
-_SENT = re.compile(r"^(?:\w+\.)+(?:User|Budget|OtherTask|Chat|ChatBudget)Error: (.+)$", re.MULTILINE)
+_REMOTE_USER_ERROR = re.compile(r"^(?:\w+\.)+(?:User|Budget|OtherTask|Chat|ChatBudget)Error: (.+)$", re.MULTILINE)
 
-_ELSEWHERE = "choose another folder (--out, --trainer.default_root_dir, $LMRL_DATA)"
-_SPACE = f"free some space, or {_ELSEWHERE}"
-_RIGHTS = f"change its permissions, or {_ELSEWHERE}"
-_FEWER = "use fewer processes (--workers, num_workers)"
+_CHOOSE_FOLDER = "choose another folder (--out, --trainer.default_root_dir, $LMRL_DATA)"
+_FREE_SPACE = f"free some space, or {_CHOOSE_FOLDER}"
+_CHANGE_PERMISSIONS = f"change its permissions, or {_CHOOSE_FOLDER}"
+_USE_FEWER_PROCESSES = "use fewer processes (--workers, num_workers)"
 _WAYS_OUT = {
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EFBIG: _SPACE,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: _ELSEWHERE,
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: _FREE_SPACE,
+    errno.EACCES: _CHANGE_PERMISSIONS,
+    errno.EPERM: _CHANGE_PERMISSIONS,
+    errno.EROFS: _CHOOSE_FOLDER,
     errno.ENOENT: "check the path",
     errno.EEXIST: "remove it, or choose another name",
     errno.EISDIR: "name a file, not a folder",
     errno.ENOTDIR: "a part of the path is a file: check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: f"raise the limit (ulimit -n), or {_FEWER}",
-    errno.ENFILE: f"too much is open on this machine: {_FEWER}",
-    errno.EAGAIN: f"the machine is at its limit: {_FEWER}",
-    errno.ENOMEM: f"memory ran out: {_FEWER}",
-    errno.EIO: "the disk, or the way to it, is failing: try again, or " + _ELSEWHERE,
+    errno.EMFILE: f"raise the limit (ulimit -n), or {_USE_FEWER_PROCESSES}",
+    errno.ENFILE: f"too much is open on this machine: {_USE_FEWER_PROCESSES}",
+    errno.EAGAIN: f"the machine is at its limit: {_USE_FEWER_PROCESSES}",
+    errno.ENOMEM: f"memory ran out: {_USE_FEWER_PROCESSES}",
+    errno.EIO: "the disk, or the way to it, is failing: try again, or " + _CHOOSE_FOLDER,
     errno.EADDRINUSE: "choose another port",
     errno.ECONNREFUSED: "nothing listens there: is it running?",
 }
 # What safetensors and tokenizers say where others raise an OSError.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 # What torch says.
-_NOT_WRITTEN = ("PytorchStreamWriter failed", "file write failed")
+_WRITE_FAILURES = ("PytorchStreamWriter failed", "file write failed")
 
 
 # Everything below a space except tab and newline, delete and the C1 block, and the marks that turn text around.
@@ -190,8 +190,8 @@ def without_secrets(words: Iterable[str]) -> list[str]:
 def system_error(error: BaseException) -> str | None:
     """Return the message for an error of the system (disk, permissions, memory, network), or None for other errors."""
     message = in_one_line(error)
-    if isinstance(error, RuntimeError) and any(part in message for part in _NOT_WRITTEN):
-        return f"a file could not be written ({message}): {_SPACE}"
+    if isinstance(error, RuntimeError) and any(part in message for part in _WRITE_FAILURES):
+        return f"a file could not be written ({message}): {_FREE_SPACE}"
     if isinstance(error, MemoryError):
         reason = message or "MemoryError"
         return f"memory ran out ({reason}): smaller batches, a smaller model or fewer processes need less"
@@ -250,7 +250,7 @@ def user_error_in(error: BaseException) -> UserError | None:
             continue
         seen.add(id(current))
         text = str(current)
-        sent = _SENT.findall(text) if "Traceback" in text else []
+        sent = _REMOTE_USER_ERROR.findall(text) if "Traceback" in text else []
         if sent:
             return UserError(sent[-1])
         if isinstance(current, UserError):

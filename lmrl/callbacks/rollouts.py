@@ -232,7 +232,7 @@ class RolloutCollection(Callback):
         self._make_env = environment(data.task.name, data.env)
         self._start_time = perf_counter()
         if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
-            pl_module.correct_rollouts(self.correction)
+            pl_module.set_correction(self.correction)
         data.register_collector(self)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
@@ -442,7 +442,7 @@ class RolloutCollection(Callback):
     def teardown(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """End the workers, and what they play ahead. The module may be trained again with rounds of another kind."""
         if isinstance(pl_module, PolicyGradient):
-            pl_module.correct_rollouts(None)
+            pl_module.set_correction(None)
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None

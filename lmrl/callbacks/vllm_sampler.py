@@ -127,7 +127,7 @@ class VLLMSampler(Callback):
         if collection.max_staleness:  # weights of earlier rounds are as they should be
             cap = correction.importance_cap or collection.correction.importance_cap
             correction = replace(correction, importance_cap=cap, max_gap=None, is_stale=True)
-        pl_module.correct_rollouts(correction)
+        pl_module.set_correction(correction)
 
     def hand_over(self, trainer: Trainer, module: LanguageModule) -> None:
         """Have the server read the present weights; all processes call it together.

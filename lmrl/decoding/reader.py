@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lmrl.decoding.cache import SlotCache, Slots, bucket, causal_mask, tree_mask
 from lmrl.decoding.forward import Forward, ForwardChoice
 from lmrl.errors import unknown
-from lmrl.models.lm import trunk_of
+from lmrl.models.lm import allow_compiled_variants, trunk_of
 
 __all__ = ["Read", "Reader", "backend_of", "is_static", "step_for"]
 
@@ -101,8 +101,7 @@ def step_for(choice: bool | str, device: torch.device) -> Read | None:
     static = is_static(device)
     # "reduce-overhead" is inductor with CUDA graphs.
     how: dict[str, Any] = {"mode": "reduce-overhead"} if static and backend == "inductor" else {"backend": backend}
-    limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
-    limits.cache_size_limit = max(limits.cache_size_limit, _MAX_VARIANTS)
+    allow_compiled_variants(_MAX_VARIANTS)
     step: Read = torch.compile(_read_new, **how, dynamic=not static)
     return step
 

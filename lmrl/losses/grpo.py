@@ -15,7 +15,7 @@ from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, p
 __all__ = ["GROUP_ADVANTAGES", "GRPOColumns", "group_advantages", "group_spreads", "grpo_loss"]
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo")
-"""How `group_advantages` compares."""
+"""The kinds of `group_advantages`."""
 
 _EPSILON = 1e-6  # added to a standard deviation that divides
 
@@ -44,7 +44,7 @@ def group_advantages(returns: ArrayLike, groups: Sequence[Hashable], kind: str) 
 
 
 def group_spreads(returns: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
-    """The population standard deviation of the returns of each group; arguments: see `group_advantages`."""
+    """The population standard deviation of the returns of each group; for arguments see `group_advantages`."""
     return _spreads(*_centred(returns, groups))
 
 

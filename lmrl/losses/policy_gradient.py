@@ -269,7 +269,7 @@ def sum_over_turn(values: Tensor, turn_end: Tensor) -> Tensor:
 
 
 def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
-    """(N,) for each token the entry of the first token of its action; arguments: see `sum_over_turn`."""
+    """(N,) for each token the entry of the first token of its action; for arguments see `sum_over_turn`."""
     first = torch.cat([turn_end.new_ones(1), turn_end[:-1]])[: len(turn_end)]
     return values[first.nonzero().squeeze(-1)].index_select(0, _turn_index(turn_end))
 
@@ -604,7 +604,7 @@ class KLController:
     target: float | None = None
     """The mean KL per action token to reach; None keeps the coefficient."""
     horizon: float | None = None
-    """How many samples it takes to change the coefficient by a factor of about e."""
+    """Number of samples that it takes to change the coefficient by a factor of about e."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)

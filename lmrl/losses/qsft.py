@@ -23,7 +23,7 @@ __all__ = [
     "token_nll",
 ]
 
-_ROWS = 2**24  # entries of a table of all words that is made at once
+_MAX_TABLE_SCORES = 2**24  # of a table of all words that is made at once
 
 
 class QSFTLoss(NamedTuple):
@@ -85,12 +85,12 @@ def best_ratio(scores: Scores, base: Scores, support: float) -> Tensor:
     """(S,) ``max_a Q'(a)`` over the support; of a large vocabulary some states at a time.
 
     Args:
-        scores: (S, vocabulary) logits of p as of `mask_scores`.
+        scores: (S, vocabulary) logits of p, masked by `mask_scores`.
         base: logits of pi_beta, masked in the same way.
-        support: as of `probability_ratio`.
+        support: see `probability_ratio`.
     """
     num_states, num_words = _shape(scores)
-    step = max(1, _ROWS // num_words)
+    step = max(1, _MAX_TABLE_SCORES // num_words)
     best = []
     for first in range(0, num_states, step):
         rows = slice(first, first + step)

@@ -599,7 +599,7 @@ def gather_token_scores(scores: Scores, state: Tensor, token: Tensor) -> TokenSc
 
 
 def gather_scores(scores: Scores, state: Tensor, token: Tensor) -> Tensor:
-    """(N,) the scores of the tokens alone, float32; arguments: see `gather_token_scores`."""
+    """(N,) the scores of the tokens alone, float32; for arguments see `gather_token_scores`."""
     if isinstance(scores, LinearScores | RowScores):
         return scores.score(state, token)
     return scores.reshape(-1).index_select(0, state * scores.shape[-1] + token).float()

@@ -43,7 +43,7 @@ class Critic(nn.Module):
         return value
 
     def q(self, hidden: Tensor) -> list[Tensor]:
-        """(n,) of each Q head: the value of the action whose last token has been read there."""
+        """(n,) for each Q head: the value of the action whose last token has been read there."""
         return [head(hidden).squeeze(-1) for head in self.q_heads]
 
 
@@ -54,13 +54,13 @@ class TurnBaseline(nn.Module):
     explains a third of the variance of returns to go.
     """
 
-    _TURNS = 256  # later turns share one mean
-    _KEPT = 0.5  # weight of the earlier rounds together, beside the newest one
+    _MAX_TURNS = 256  # later turns share one mean
+    _EARLIER_WEIGHT = 0.5  # of the earlier rounds together, next to the newest one
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("total", torch.zeros(self._TURNS, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros(self._TURNS, dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(self._MAX_TURNS, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(self._MAX_TURNS, dtype=torch.float64))
         self.total: Tensor
         self.count: Tensor
 
@@ -68,23 +68,23 @@ class TurnBaseline(nn.Module):
         """Take in a round of at least one episode.
 
         Args:
-            returns: of each episode, (turns,) the return that followed each turn.
+            returns: for each episode, (turns,) the return that followed each turn.
         """
         turns = np.concatenate([np.arange(len(episode_returns)) for episode_returns in returns])
-        turns = np.minimum(turns, self._TURNS - 1).astype(np.int64)
-        total = np.bincount(turns, np.concatenate(returns), minlength=self._TURNS)
-        count = np.bincount(turns, minlength=self._TURNS)
-        self.total.mul_(self._KEPT).add_(torch.from_numpy(total).to(self.total))
-        self.count.mul_(self._KEPT).add_(torch.from_numpy(count).to(self.count))
+        turns = np.minimum(turns, self._MAX_TURNS - 1).astype(np.int64)
+        total = np.bincount(turns, np.concatenate(returns), minlength=self._MAX_TURNS)
+        count = np.bincount(turns, minlength=self._MAX_TURNS)
+        self.total.mul_(self._EARLIER_WEIGHT).add_(torch.from_numpy(total).to(self.total))
+        self.count.mul_(self._EARLIER_WEIGHT).add_(torch.from_numpy(count).to(self.count))
 
     def values(self, turns: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) the mean for each turn; for a turn that no episode reached, that of the last one before it."""
         total = self.total.cpu().numpy()
         count = self.count.cpu().numpy()
         # The index of the last turn up to each one that has a mean.
-        reached = np.maximum.accumulate(np.where(count > 0.0, np.arange(self._TURNS), 0))
+        reached = np.maximum.accumulate(np.where(count > 0.0, np.arange(self._MAX_TURNS), 0))
         mean = total[reached] / np.maximum(count[reached], 1e-12)
-        values: NDArray[np.float64] = mean[np.minimum(turns, self._TURNS - 1)]
+        values: NDArray[np.float64] = mean[np.minimum(turns, self._MAX_TURNS - 1)]
         return values
 
 
@@ -105,8 +105,8 @@ class DetachedCritic(nn.Module):
         passes: over the states of a round; 0 leaves the baseline alone.
     """
 
-    _BATCH = 256  # states per step
-    _KEPT = 0.5  # weight of the earlier rounds' scale
+    _STATES_PER_STEP = 256
+    _EARLIER_WEIGHT = 0.5  # of the scale of the earlier rounds
 
     def __init__(self, width: int, lr: float, passes: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class DetachedCritic(nn.Module):
 
         Args:
             hidden: (n, width) at the states that this process holds.
-            index: (n,) the numbers of these states among all N of the round.
+            index: (n,) of these states among all N of the round.
             targets: (N,) returns less the baseline of their turn.
             seed: of the order of the states; the same on all processes.
         """
@@ -153,8 +153,8 @@ class DetachedCritic(nn.Module):
         with self._learning() as step:
             for _ in range(self.passes):
                 order = draw.permutation(len(targets))
-                for first in range(0, len(order), self._BATCH):
-                    batch = order[first : first + self._BATCH]
+                for first in range(0, len(order), self._STATES_PER_STEP):
+                    batch = order[first : first + self._STATES_PER_STEP]
                     # Each process computes its own states of the batch.
                     mine = batch[place[batch] >= 0]
                     rows = torch.from_numpy(place[mine]).to(states.device)
@@ -231,7 +231,8 @@ class DetachedCritic(nn.Module):
     def _follow_targets(self, mean_square: float) -> None:
         """Move the scale of the targets towards that of a round, and the outer layer against it."""
         before = float(self.mean_square)
-        after = mean_square if before == 0.0 else self._KEPT * before + (1.0 - self._KEPT) * mean_square
+        weight = 0.0 if before == 0.0 else self._EARLIER_WEIGHT
+        after = weight * before + (1.0 - weight) * mean_square
         self.mean_square.fill_(after)
         if before and after:
             factor = (before / after) ** 0.5
@@ -248,10 +249,10 @@ class DetachedCritic(nn.Module):
             dist.all_reduce(sums)
         mean, square = sums / count
         scale = (square - mean.square()).clamp(min=0.0).sqrt().clamp(min=1e-6)
-        kept = self._KEPT if bool(self.state_mean.any()) else 0.0
-        new_mean = kept * self.state_mean + (1.0 - kept) * mean
-        new_scale = kept * self.state_scale + (1.0 - kept) * scale
-        if kept:
+        weight = self._EARLIER_WEIGHT if bool(self.state_mean.any()) else 0.0
+        new_mean = weight * self.state_mean + (1.0 - weight) * mean
+        new_scale = weight * self.state_scale + (1.0 - weight) * scale
+        if weight > 0.0:
             moved = (new_mean - self.state_mean) / self.state_scale
             self.head.inner.bias.add_(self.head.inner.weight @ moved.float())
             self.head.inner.weight.mul_((new_scale / self.state_scale).float())
@@ -280,7 +281,7 @@ class OwnCritic(DetachedCritic):
         self,
         hidden: Tensor,
         read: Callable[[int], Tensor],
-        numbers: Sequence[NDArray[np.int64]],
+        token_index: Sequence[NDArray[np.int64]],
         targets: NDArray[np.float64],
         seed: Sequence[int],
     ) -> None:
@@ -288,8 +289,8 @@ class OwnCritic(DetachedCritic):
 
         Args:
             hidden: (n, width) states of this process, as the trunk was before.
-            read: the number of a batch to the (m, width) states of its tokens, with a gradient.
-            numbers: of each batch, (m,) the numbers of its tokens among all N of the round.
+            read: returns the (m, width) states of the tokens of the batch with this index, with a gradient.
+            token_index: for each batch, (m,) index of its tokens among all N of the round.
             targets: (N,) returns less the baseline of their turn.
             seed: of the order of the batches; the same on all processes.
         """
@@ -297,19 +298,19 @@ class OwnCritic(DetachedCritic):
             return
         wanted = self._follow(hidden, targets)
         rank, world = rank_and_world_size()
-        steps = -(-len(numbers) // world)  # rounded up
+        steps = -(-len(token_index) // world)  # rounded up
         draw = np.random.default_rng(seed)
         with self._learning() as step:
             for _ in range(self.passes):
-                for number in draw.permutation(steps):
-                    first = int(number) * world
-                    tokens = sum(map(len, numbers[first : first + world]))
+                for step_index in draw.permutation(steps):
+                    first = int(step_index) * world
+                    num_tokens = sum(len(index) for index in token_index[first : first + world])
                     # A process that has no batch left reads the first one of the step, and nothing of it counts.
-                    is_left = first + rank < len(numbers)
+                    is_left = first + rank < len(token_index)
                     mine = first + rank if is_left else first
                     value = self.head(self._standardised(read(mine))).squeeze(-1)
-                    error = value - wanted[torch.from_numpy(numbers[mine]).to(value.device)]
-                    step(error.square().sum() * float(is_left) / tokens)
+                    error = value - wanted[torch.from_numpy(token_index[mine]).to(value.device)]
+                    step(error.square().sum() * float(is_left) / num_tokens)
 
 
 def _is_distributed() -> bool:

@@ -45,8 +45,8 @@ CHOOSE_CODE = (
     "transformers_weights",
     "use_kernels",
 )
-"""Of a transformers configuration: what chooses code or files rather than the shape of a model."""
-_COUNTS = re.compile("layer|label|depth|block_count")  # names of settings by which transformers makes lists
+"""Settings of a transformers configuration that choose code or files rather than the shape of a model."""
+_LIST_LENGTHS = re.compile("layer|label|depth|block_count")  # names of settings by which transformers makes lists
 
 
 class Held(NamedTuple):
@@ -155,7 +155,7 @@ def check_architecture(settings: Any, held: Held, where: Path) -> None:
     inner: Iterable[Any] = settings if isinstance(settings, list) else ()
     if isinstance(settings, Mapping):
         for name, value in settings.items():
-            if isinstance(value, int) and _COUNTS.search(str(name)) and value > held.tensors + 1000:
+            if isinstance(value, int) and _LIST_LENGTHS.search(str(name)) and value > held.tensors + 1000:
                 raise UserError(f"{where}: {name} is {value:.3g}, and there are {held.tensors} weights: it is damaged")
         inner = settings.values()
     for value in inner:

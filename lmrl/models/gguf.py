@@ -36,11 +36,11 @@ __all__ = ["gguf_config", "gguf_held", "gguf_model", "gguf_tokenizer", "is_gguf"
 
 _PACKAGES = ("gguf", "accelerate")
 _MAGIC = b"GGUF"
-_VERSIONS = (2, 3)
+_KNOWN_VERSIONS = (2, 3)
 #: The number types of a header, as `struct` names them.
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_TEXT = 8
-_ARRAY = 9
+_NUMBER_TYPES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT_TYPE = 8
+_ARRAY_TYPE = 9
 _CONTROL_TOKEN = 3
 _USER_TOKEN = 4
 
@@ -91,18 +91,18 @@ class _Cursor:
 
     def value(self) -> Any:
         kind = self.number("I")
-        if kind == _TEXT:
+        if kind == _TEXT_TYPE:
             return self.text()
-        if kind != _ARRAY:
-            return self.number(_NUMBERS[kind])
+        if kind != _ARRAY_TYPE:
+            return self.number(_NUMBER_TYPES[kind])
         entry_kind = self.number("I")
         count = self.number("Q")
-        if entry_kind == _TEXT:
+        if entry_kind == _TEXT_TYPE:
             return [self.text() for _ in range(count)]
-        return list(self.numbers(_NUMBERS[entry_kind], count))
+        return list(self.numbers(_NUMBER_TYPES[entry_kind], count))
 
 
-def _header(file: str) -> _Header:
+def _read_header(file: str) -> _Header:
     """Read the metadata of a file, and make sure that the file is as long as its tensors are.
 
     Raises:
@@ -114,7 +114,7 @@ def _header(file: str) -> _Header:
             raise UserError(f"{file} is not a GGUF file, whatever its name says: download it again")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                header = _parsed(_Cursor(data))
+                header = _parse_header(_Cursor(data))
             except (struct.error, ValueError, LookupError, TypeError, ArithmeticError) as error:
                 reason = f"{type(error).__name__}: {in_one_line(error)}"
                 raise UserError(f"{file} is damaged or cut short, download it again ({reason})") from error
@@ -124,10 +124,10 @@ def _header(file: str) -> _Header:
     return header
 
 
-def _parsed(cursor: _Cursor) -> _Header:
+def _parse_header(cursor: _Cursor) -> _Header:
     version = cursor.number("I")
-    if version not in _VERSIONS:
-        raise ValueError(f"version {version} of the format, known: {_VERSIONS}")
+    if version not in _KNOWN_VERSIONS:
+        raise ValueError(f"version {version} of the format, known: {_KNOWN_VERSIONS}")
     num_tensors = cursor.number("Q")
     num_fields = cursor.number("Q")
     fields = {}
@@ -156,7 +156,7 @@ def _parsed(cursor: _Cursor) -> _Header:
 
 
 @contextmanager
-def _only(file: str) -> Iterator[dict[str, str]]:
+def _single_file(file: str) -> Iterator[dict[str, str]]:
     """Arguments with which `from_pretrained` reads a file, and no other file of its folder."""
     with TemporaryDirectory() as empty:
         yield {"pretrained_model_name_or_path": empty, "gguf_file": str(Path(file).absolute())}
@@ -168,7 +168,7 @@ def gguf_held(file: str) -> Held:
     Raises:
         UserError: the file is damaged or of another kind, or a package is missing.
     """
-    return _header(file).held
+    return _read_header(file).held
 
 
 def gguf_config(file: str) -> PreTrainedConfig:
@@ -178,8 +178,8 @@ def gguf_config(file: str) -> PreTrainedConfig:
         UserError: the file is damaged or of another kind, or a package is missing.
         ValueError: `transformers` does not read this kind of model from GGUF.
     """
-    _header(file)
-    with _only(file) as arguments:
+    _read_header(file)
+    with _single_file(file) as arguments:
         config: PreTrainedConfig = AutoConfig.from_pretrained(**arguments)
     vars(config).pop("_model_name_or_path", None)  # a title
     return config
@@ -190,19 +190,19 @@ def gguf_model(file: str, config: PreTrainedConfig, dtype: torch.dtype) -> PreTr
 
     Args:
         file: with a causal language model.
-        config: as of `gguf_config`.
+        config: from `gguf_config`.
         dtype: of the weights.
 
     Raises:
         UserError: the file is damaged or of another kind, lacks weights, or holds some that `transformers` leaves out;
             or a package is missing.
     """
-    header = _header(file)
+    header = _read_header(file)
     settings: dict[str, Any] = {"config": config, "dtype": dtype, "output_loading_info": True}
     # Versions of transformers without this class always unpack. Packed weights could be neither trained nor saved.
     if hasattr(quantization_config, "GgufConfig"):
         settings["quantization_config"] = quantization_config.GgufConfig(dequantize=True)
-    with limited_weights(header.held, file), _only(file) as arguments:
+    with limited_weights(header.held, file), _single_file(file) as arguments:
         loaded: Any = AutoModelForCausalLM.from_pretrained(**arguments, **settings)
     model: PreTrainedModel = loaded[0]
     missing = sorted(loaded[1]["missing_keys"])
@@ -224,7 +224,7 @@ def gguf_model(file: str, config: PreTrainedConfig, dtype: torch.dtype) -> PreTr
 
 
 class _Split(NamedTuple):
-    """How a byte-level tokenizer treats a text before it merges pairs."""
+    """Rules by which a byte-level tokenizer treats a text before it merges pairs."""
 
     pieces: tuple[pre_tokenizers.PreTokenizer, ...]
     normalizer: normalizers.Normalizer | None = None
@@ -268,7 +268,7 @@ def gguf_tokenizer(file: str) -> PreTrainedTokenizerBase:
         UserError: the file is damaged or of another kind, or splits texts by an unknown rule; or a package is missing.
         Exception: its vocabulary is damaged.
     """
-    fields = _header(file).fields
+    fields = _read_header(file).fields
     tokens = fields["tokenizer.ggml.tokens"]
     special = {}
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
@@ -320,6 +320,6 @@ def _byte_level(file: str, fields: dict[str, Any]) -> Tokenizer:
 
 
 def _by_transformers(file: str) -> Tokenizer:
-    with _only(file) as arguments:
+    with _single_file(file) as arguments:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(**arguments).backend_tokenizer
     return tokenizer

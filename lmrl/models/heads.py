@@ -54,7 +54,7 @@ class ValueHead(nn.Module):
             return gather_token_scores(self._scores(hidden), state, token)
 
     def gather_scores(self, hidden: Tensor, state: Tensor, token: Tensor) -> Tensor:
-        """(N,) the scores alone: much cheaper if ``out`` is large. Arguments as of `gather_token_scores`."""
+        """(N,) the scores alone: much cheaper if ``out`` is large. For arguments see `gather_token_scores`."""
         with torch.autocast(hidden.device.type, enabled=False):
             return gather_scores(self._scores(hidden), state, token)
 

@@ -29,16 +29,21 @@ from lmrl.models.lora import adapter_base, merge_adapter
 from lmrl.tokens.collate import TokenBatch
 
 __all__ = [
-    "READ_WITHOUT_MASKS", "LogitTransform", "build_lm", "checkpoint_activations", "compile_layers", "few_shapes",
-    "head_of", "hidden_states", "logit_table", "logit_transform", "logits_of", "positions_of", "read_rows", "trunk_of",
-    "uncompiled", "vocabulary_of", "weights_on_first_process", "without_masks",
+    "READ_WITHOUT_MASKS", "LogitTransform", "allow_compiled_variants", "build_lm", "checkpoint_activations",
+    "compile_layers", "few_shapes", "head_of", "hidden_states", "logit_table", "logit_transform", "logits_of",
+    "positions_of", "read_rows", "trunk_of", "uncompiled", "vocabulary_of", "weights_on_first_process",
+    "without_masks",
 ]  # fmt: skip
 
-_VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up
+# Rows and columns of a pass over a whole batch are multiples of these.
+_ROW_MULTIPLE = 16
+_COLUMN_MULTIPLE = 128
+_MAX_LAYER_VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up
+_ALIGNMENT_BYTES = 64  # of what torch allocates on a CPU
 _ON_FIRST = ContextVar("weights on the first process only", default=False)
 
 #: Ends of the names of settings in configurations of `transformers`.
-_DROPOUTS = ("pdrop", "dropout", "dropout_rate", "dropout_prob", "jitter_noise")
+_DROPOUT_ENDINGS = ("pdrop", "dropout", "dropout_rate", "dropout_prob", "jitter_noise")
 
 #: A model that a laptop trains in minutes. The activation is GPT-2's, in its fused form.
 SMALL: Mapping[str, Any] = {
@@ -54,7 +59,7 @@ SMALL: Mapping[str, Any] = {
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     # Ratios of new to old probabilities are of one function only without dropout.
     for name, value in config.to_dict().items():
-        if isinstance(value, float) and name.endswith(_DROPOUTS):
+        if isinstance(value, float) and name.endswith(_DROPOUT_ENDINGS):
             config.update({name: 0.0})
     return config
 
@@ -83,9 +88,6 @@ def _without_weights(
             config, dtype=kind, trust_remote_code=trust_remote_code
         )
     return made
-
-
-_ALIGNMENT = 64  # bytes, of what torch allocates on a CPU
 
 
 def build_lm(
@@ -156,7 +158,7 @@ def build_lm(
     # Weights of a file can lie anywhere in memory, and kernels begin their sums where it is aligned: the last bits of
     # numbers would depend on the process that has read the file.
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.data_ptr() % _ALIGNMENT:
+        if tensor.data_ptr() % _ALIGNMENT_BYTES:
             tensor.data = tensor.data.clone()
     if vocabulary_of(model) < vocabulary:
         model.resize_token_embeddings(vocabulary)
@@ -257,23 +259,23 @@ class LogitTransform(NamedTuple):
 
 
 # Names in configurations of `transformers`: Cohere, Falcon H1; Granite, Inkling; Gemma and NanoChat, RecurrentGemma.
-_FACTORS = ("logit_scale", "lm_head_multiplier")
-_DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")
-_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+_FACTOR_SETTINGS = ("logit_scale", "lm_head_multiplier")
+_DIVISOR_SETTINGS = ("logits_scaling", "logits_mup_width_multiplier")
+_CAP_SETTINGS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 
 def logit_transform(config: PreTrainedConfig) -> LogitTransform:
     """Return the transform behind the head for a configuration; `lmrl.decoding.check.check_model` verifies it."""
     settings = vars(config)  # looked up in every decoding step, and getattr of a configuration is slow
     scale = 1.0
-    for name in _FACTORS:
+    for name in _FACTOR_SETTINGS:
         factor = settings.get(name)
         scale *= 1.0 if factor is None else factor
-    for name in _DIVISORS:
+    for name in _DIVISOR_SETTINGS:
         divisor = settings.get(name)
         scale /= 1.0 if divisor is None else divisor
     cap: float | None = None
-    for name in _CAPS:
+    for name in _CAP_SETTINGS:
         cap = settings.get(name) or cap
     return LogitTransform(scale, cap)
 
@@ -309,7 +311,7 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Scores:
 
 
 # Attention that sees at most this many tokens is full attention over shorter texts.
-_WINDOWS = (
+_WINDOW_SETTINGS = (
     "sliding_window",
     "sliding_window_size",
     "window_size",
@@ -334,7 +336,7 @@ def positions_of(config: PreTrainedConfig) -> int:
     limits = [positions]
     if getattr(config, "use_sliding_window", True):
         full = set(getattr(config, "layer_types", None) or ()) == {"full_attention"}
-        for name in _WINDOWS:
+        for name in _WINDOW_SETTINGS:
             window = getattr(config, name, None)
             is_used = name != "sliding_window" or not full
             if is_used and isinstance(window, int) and window > 0:
@@ -392,7 +394,7 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> T
     return torch.cat(hidden_parts).index_select(0, torch.cat(row_starts)[batch.row] + batch.col)
 
 
-#: Attention as of ``sdpa``. As no masks are registered under this name, `transformers` makes none.
+#: Attention like that of ``sdpa``. As no masks are registered under this name, `transformers` makes none.
 _CAUSAL = "causal_sdpa"
 AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
 
@@ -417,11 +419,6 @@ def without_masks(config: PreTrainedConfig) -> Iterator[None]:
         config._attn_implementation = before
 
 
-#: Rows and columns of a pass over a whole batch are multiples of these; few rows are a power of two.
-_ROWS = 16
-_COLUMNS = 128
-
-
 def few_shapes(batch: TokenBatch, limit: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Pad a batch, so that a run has few shapes: each is compiled, and planned by the kernels, on its own.
 
@@ -434,8 +431,8 @@ def few_shapes(batch: TokenBatch, limit: int) -> tuple[Tensor, Tensor | None, Te
     """
     rows, columns = batch.input_ids.shape
     # A single long dialogue must not be read sixteen times.
-    more_rows = -rows % _ROWS if rows > _ROWS else (1 << (rows - 1).bit_length()) - rows
-    more_columns = -columns % _COLUMNS
+    more_rows = -rows % _ROW_MULTIPLE if rows > _ROW_MULTIPLE else (1 << (rows - 1).bit_length()) - rows
+    more_columns = -columns % _COLUMN_MULTIPLE
     if batch.positions is None:
         more_columns = max(0, min(more_columns, limit - columns))
     ids = pad(batch.input_ids, (0, more_columns, 0, more_rows))
@@ -460,6 +457,12 @@ def uncompiled(trunk: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def allow_compiled_variants(count: int) -> None:
+    """Let `torch.compile` compile a function for at least this number of shapes and modes before it gives up."""
+    limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
+    limits.cache_size_limit = max(limits.cache_size_limit, count)
+
+
 def compile_layers(module: nn.Module, backend: str) -> int:
     """Have `torch.compile` make the layers of all transformers inside of a module; they share what is compiled.
 
@@ -470,8 +473,7 @@ def compile_layers(module: nn.Module, backend: str) -> int:
         The number of layers: 0 for a model whose layers `transformers` does not mark.
     """
     layers = _layers(module)
-    limits = torch._dynamo.config  # torch.compile takes a limit of its own from a later release on
-    limits.cache_size_limit = max(limits.cache_size_limit, _VARIANTS)
+    allow_compiled_variants(_MAX_LAYER_VARIANTS)
     # PPO asks for two gradients of one pass, which donated buffers do not allow.
     torch._functorch.config.donated_buffer = False
     for layer in layers:

@@ -31,9 +31,9 @@ _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_SHA256 = "base_sha256"
 """The key, in the metadata of a file of adapters, of the hash of the model under them (`lmrl.models.base_model`)."""
 _SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
-_NAME = "default"  # peft's own name of the only adapter
-_MARK = "lora_"  # in the names of all weights of adapters, and of no others
-_PREFIX = "base_model.model."  # of names in files of adapters: their names in a PeftModel
+_ADAPTER_NAME = "default"  # peft's own name of the only adapter
+_ADAPTER_MARK = "lora_"  # in the names of all weights of adapters, and of no others
+_FILE_PREFIX = "base_model.model."  # of names in files of adapters: their names in a PeftModel
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def _check_tied(model: PreTrainedModel) -> None:
 
 def is_adapter(name: str) -> bool:
     """Whether a weight of that name belongs to an adapter."""
-    return _MARK in name
+    return _ADAPTER_MARK in name
 
 
 def has_lora(model: nn.Module) -> bool:
@@ -116,7 +116,7 @@ def changes_nothing(model: nn.Module) -> bool:
     """Whether a model plays as it would without its adapters: one of the two matrices of each is zero."""
     nonzero = Counter[str]()
     for name, tensor in adapter_weights(model).items():
-        layer, _, _ = name.partition(_MARK)
+        layer, _, _ = name.partition(_ADAPTER_MARK)
         nonzero[layer] += bool(tensor.any())
     return max(nonzero.values(), default=0) < 2
 
@@ -139,7 +139,7 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
 def with_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A model of the same kind with adapters of the same kind, which holds the weights; `model` may be in shards."""
     made: PreTrainedModel = type(model)(model.config)
-    _peft().inject_adapter_in_model(deepcopy(model.peft_config[_NAME]), made)
+    _peft().inject_adapter_in_model(deepcopy(model.peft_config[_ADAPTER_NAME]), made)
     made.load_state_dict(weights, assign=True)
     made.tie_weights()
     return made
@@ -149,7 +149,7 @@ class Adapters(NamedTuple):
     """The adapters of a model, as `peft` keeps them in a file."""
 
     settings: Mapping[str, Any]
-    """Of ``peft.LoraConfig``."""
+    """Settings of ``peft.LoraConfig``."""
     weights: Mapping[str, Tensor]
     """By their names in the model."""
 
@@ -166,7 +166,7 @@ def adapters_of(model: PreTrainedModel, weights: Mapping[str, Tensor] | None = N
             model = type(model)(model.config)
         add_lora(model, {"r": 1})
         weights = {name: torch.zeros(tensor.shape) for name, tensor in adapter_weights(model).items()}
-    config: Any = model.peft_config[_NAME]
+    config: Any = model.peft_config[_ADAPTER_NAME]
     settings = {name: getattr(config, name) for name in (*_SETTINGS, "fan_in_fan_out")}
     if isinstance(config.target_modules, set):
         settings["target_modules"] = sorted(config.target_modules)
@@ -188,7 +188,7 @@ def read_adapters(folder: str) -> Adapters:
     """
     file = adapter_file(folder)
     held = torch.load(file, map_location="cpu", weights_only=True) if file.suffix == ".bin" else read_tensors(file)
-    weights = {name.removeprefix(_PREFIX): tensor for name, tensor in held.items()}
+    weights = {name.removeprefix(_FILE_PREFIX): tensor for name, tensor in held.items()}
     return Adapters(adapter_settings(Path(folder) / ADAPTER_CONFIG), weights)
 
 
@@ -210,7 +210,7 @@ def stacked(parts: Sequence[Adapters]) -> Adapters:
     layers = set[str]()
     weights = {}
     for name in sorted({name for part in parts for name in part.weights}):
-        layers.add(name.partition(f".{_MARK}")[0])
+        layers.add(name.partition(f".{_ADAPTER_MARK}")[0])
         is_outer = "lora_B" in name or "lora_embedding_B" in name  # (outputs, rank); the inner one is (rank, inputs)
         pieces = []
         for part in parts:
@@ -244,7 +244,7 @@ def save_adapters(adapters: Adapters, folder: Path, base: str, sha256: str | Non
     folder.mkdir(parents=True, exist_ok=True)
     named = {}
     for name, tensor in adapters.weights.items():
-        named[f"{_PREFIX}{name}"] = tensor.detach().cpu().contiguous()
+        named[f"{_FILE_PREFIX}{name}"] = tensor.detach().cpu().contiguous()
     metadata = {"format": "pt"}
     if sha256 is not None:
         metadata[BASE_SHA256] = sha256
@@ -309,7 +309,7 @@ def _is_switch(value: Any) -> bool:
 
 
 #: The settings of adapters that are read, each with a check of its value. A file may come from anyone.
-_READ: Mapping[str, Callable[[Any], bool]] = {
+_SETTING_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "r": lambda value: _is_number(value) and isinstance(value, int) and value > 0,
     "lora_alpha": _is_number,
     "lora_dropout": _is_number,
@@ -327,14 +327,14 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "lora_bias": _is_switch,
 }
 #: Settings that are ignored: where adapters come from, how they were initialised, and parts of other settings.
-_IGNORED = (
+_IGNORED_SETTINGS = (
     "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights", "megatron_core", "peft_type",
     "peft_version", "qalora_group_size", "revision", "task_type",
 )  # fmt: skip
 
 
 #: Beginnings of initialisations that also change the weights below the adapters (``pissa_niter_4``).
-_CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+_BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def adapter_settings(file: Path) -> dict[str, Any]:
@@ -350,18 +350,18 @@ def adapter_settings(file: Path) -> dict[str, Any]:
         kind = f"{config.get('peft_type')!r:.40} for {config.get('task_type')!r:.40}"
         raise UserError(f"{file} must be of adapters of the type LORA for CAUSAL_LM, got {kind}")
     started = config.get("init_lora_weights")
-    if isinstance(started, str) and started.lower().startswith(_CHANGE_BASE):
+    if isinstance(started, str) and started.lower().startswith(_BASE_CHANGING_INITS):
         raise UserError(
             f"{file}: these adapters belong to weights that init_lora_weights={started!r:.40} has changed: merge them "
             "with peft first"
         )
     settings = {}
     for name, value in config.items():
-        if name in _IGNORED or value is None or value in ({}, [], False):
+        if name in _IGNORED_SETTINGS or value is None or value in ({}, [], False):
             continue
-        if name not in _READ:
+        if name not in _SETTING_CHECKS:
             raise UserError(f"{file} sets {name!r:.60}, which is not read here: merge these adapters with peft first")
-        if not _READ[name](value):
+        if not _SETTING_CHECKS[name](value):
             raise UserError(f"{file}: {name} cannot be {value!r:.80}")
         settings[name] = value
     return settings

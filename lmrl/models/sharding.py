@@ -34,7 +34,7 @@ __all__ = [
 
 
 #: Methods for which FSDP gathers the weights of the module itself: embeddings, norms and vocabulary heads.
-_STEPS = ("training_step", "validation_step", "prepare_rollout")
+_FORWARD_METHODS = ("training_step", "validation_step", "prepare_rollout")
 
 
 def is_sharded(module: object) -> bool:
@@ -91,7 +91,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
         if isinstance(part, ValueHead):
             for name in ("gather_token_scores", "gather_scores"):
                 register_fsdp_forward_method(part, name)
-    for name in _STEPS:
+    for name in _FORWARD_METHODS:
         if hasattr(module, name):
             register_fsdp_forward_method(module, name)
     # The first process gives all others their share of its weights.

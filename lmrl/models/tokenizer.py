@@ -28,14 +28,14 @@ __all__ = [
 ]  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "tokenizers"
-_SPECIAL = ("<|endoftext|>", "<|pad|>")
+_SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>")
 _RECIPE = "recipe.json"
 # Files by which a folder with a tokenizer is known.
-_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 class _Recipe(NamedTuple):
-    """How a tokenizer is trained."""
+    """Settings by which a tokenizer is trained."""
 
     about: str
     vocabulary: int
@@ -63,7 +63,7 @@ def train(name: str = BUNDLED[0]) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=recipe.vocabulary,
         min_frequency=2,
-        special_tokens=[AddedToken(text, normalized=False, special=True) for text in _SPECIAL],
+        special_tokens=[AddedToken(text, normalized=False, special=True) for text in _SPECIAL_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -84,7 +84,7 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
         UserError: if there is no tokenizer under that name, or a file of it is damaged.
     """
     if name in BUNDLED:
-        end, pad = _SPECIAL
+        end, pad = _SPECIAL_TOKENS
         tokenizer = Tokenizer.from_str((_FOLDER / name / "tokenizer.json").read_text(encoding="utf-8"))
         return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call, unused-ignore]
             tokenizer_object=tokenizer, eos_token=end, bos_token=end, pad_token=pad
@@ -109,7 +109,7 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
 
 
 def _has_tokenizer(folder: str) -> bool:
-    return any((Path(folder) / file).is_file() for file in _FILES)
+    return any((Path(folder) / file).is_file() for file in _TOKENIZER_FILES)
 
 
 def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -117,7 +117,7 @@ def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool 
 
     Args:
         folder: of the model, or its hub id; None: a model from scratch.
-        name: as of `load_tokenizer`; it must have the vocabulary of the folder's.
+        name: see `load_tokenizer`; the tokenizer must have the vocabulary of the folder's.
         trust_remote_code: run code that it brings with it.
 
     Raises:

@@ -1,6 +1,6 @@
 """Parts that ArCHer and AWR share: a language model that learns and acts, and a critic with parameters of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,12 +9,10 @@ from torch import Tensor
 from lmrl.errors import UserError, check_range
 from lmrl.losses import gather_token_scores, token_logprobs
 from lmrl.models.critic import Critic
-from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of, vocabulary_of
+from lmrl.models.lm import checkpoint_activations, head_of, logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.values import load_pretrained_values
-from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
 
 __all__ = ["ActorCritic"]
@@ -71,31 +69,22 @@ class ActorCritic(LanguageModule):
         head = StepCost(per_token=matmul_flops(head_of(self.model), learns=True))
         return total_cost(trunk_cost(trunk_of(self.model)), trunk_cost(self.critic.trunk), head)
 
-    def token_logprobs(self, batch: TokenBatch) -> Tensor:
+    def logprobs_among_all_tokens(self, batch: TokenBatch) -> Tensor:
         """(N,) log-probabilities of the action tokens under the language model, among all tokens."""
         hidden, state = self.action_states(batch)
         return -gather_token_scores(logits_of(self.model, hidden), state, batch.token).nll
 
-    def sampled_logprobs(self, batch: TokenBatch) -> Tensor:
+    def logprobs_among_valid_tokens(self, batch: TokenBatch) -> Tensor:
         """(N,) log-probabilities of the action tokens among those that can be sampled."""
         hidden, state = self.action_states(batch)
-        end = encoder_for(self.tokenizer, self.window).end
-        invalid = invalid_ids(self.tokenizer, vocabulary_of(self.model), hidden.device, end)
-        return token_logprobs(logits_of(self.model, hidden), state, batch.token, invalid).logprob
+        logits = logits_of(self.model, hidden)
+        return token_logprobs(logits, state, batch.token, self.invalid_token_ids()).logprob
 
     def action_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         """Hidden vectors of the language model where tokens are chosen, and (N,) the index of each token's vector."""
         # The critic needs states after actions too; the vocabulary head is spared them.
         states, place = torch.unique(batch.state, return_inverse=True)
         return self.hidden_states(trunk_of(self.model), batch)[states], place
-
-    def policy(self, **settings: Any) -> LMPolicy:
-        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
-
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
-        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """The critic: ``critic.trunk.*``, ``critic.q_heads.*``, ``critic.v_head.*``."""

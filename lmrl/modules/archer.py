@@ -14,7 +14,7 @@ from lmrl.losses import ArCHerLoss, Turns, TurnValues, archer_loss, turns_of
 from lmrl.models.critic import Critic
 from lmrl.models.heads import frozen_copy, polyak_update
 from lmrl.modules.actor_critic import ActorCritic
-from lmrl.modules.policy_gradient import sampled, with_columns
+from lmrl.modules.policy_gradient import values_per_token, with_columns
 from lmrl.tokens.collate import TokenBatch
 from lmrl.tokens.segments import Segment
 from lmrl.training.flops import StepCost, total_cost, trunk_cost
@@ -37,6 +37,7 @@ class ArCHer(ActorCritic):
 
     name = "archer"
     unused_in_rollouts: tuple[str, ...] = ("critic", "target_critic")
+    always_eval = ("target_critic",)
     q_heads = 2
     warmup_rounds = 0
 
@@ -111,7 +112,7 @@ class ArCHer(ActorCritic):
         """
         prepared = []
         for episode, parts in zip(episodes, segments, strict=True):
-            logprob = sampled(episode, "action_logprobs", parts)
+            logprob = values_per_token(episode, "action_logprobs", parts)
             prepared.append(with_columns(parts, {"logprob": logprob}))
         return prepared
 
@@ -123,10 +124,10 @@ class ArCHer(ActorCritic):
         old_logprob = None
         if self.sampled_only:
             assert batch.columns is not None
-            logprob = self.sampled_logprobs(batch)
+            logprob = self.logprobs_among_valid_tokens(batch)
             old_logprob = batch.columns["logprob"]
         else:
-            logprob = self.token_logprobs(batch)
+            logprob = self.logprobs_among_all_tokens(batch)
         return archer_loss(
             self.turn_values(batch, turns),
             batch.reward,
@@ -155,23 +156,12 @@ class ArCHer(ActorCritic):
         """See `ActorCritic.step_cost`; the target trunk runs forward."""
         return total_cost(super().step_cost(), trunk_cost(self.target_critic.trunk))
 
-    def train(self, mode: bool = True) -> "ArCHer":
-        """Training mode for what learns; the target networks stay in eval mode."""
-        super().train(mode)
-        self.target_critic.train(False)
-        return self
-
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """In the first `critic_only_steps` the actor has no gradient: not even decay and moments change."""
         if self.global_step < self.critic_only_steps:
             for parameter in self.model.parameters():
                 parameter.grad = None
         super().on_before_optimizer_step(optimizer)
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then update the target networks: once per real step."""
-        super().optimizer_step(*args, **kwargs)
-        self.update_target_networks()
 
     def update_target_networks(self) -> None:
         """Move the target networks by `polyak`."""

@@ -84,4 +84,4 @@ class AWR(ActorCritic):
             target = batch.reward + self.gamma * values[batch.next].masked_fill(batch.terminated, 0.0)
         else:
             target = batch.return_to_go
-        return awr_loss(-self.token_logprobs(batch), value, target, **self.loss_arguments)
+        return awr_loss(-self.logprobs_among_all_tokens(batch), value, target, **self.loss_arguments)

@@ -37,12 +37,21 @@ from lmrl.decoding.check import check_model
 from lmrl.decoding.reader import backend_of
 from lmrl.errors import UserError
 from lmrl.models.base_model import BaseModel, base_model
-from lmrl.models.lm import build_lm, checkpoint_activations, compose_embeddings, head_of, hidden_states, positions_of
+from lmrl.models.lm import (
+    build_lm,
+    checkpoint_activations,
+    compose_embeddings,
+    head_of,
+    hidden_states,
+    positions_of,
+    vocabulary_of,
+)
 from lmrl.models.lora import add_lora, is_adapter
 from lmrl.models.sharding import configure_shards, full_tensor, is_sharded
 from lmrl.models.tokenizer import add_task_tokens, tokenizer_for
+from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
-from lmrl.tokens.encoding import Window
+from lmrl.tokens.encoding import Window, encoder_for, invalid_ids
 from lmrl.training.flops import StepCost, lm_cost, playing_cost
 from lmrl.training.noise_scale import NoiseScale
 from lmrl.training.optimizer import (
@@ -62,7 +71,7 @@ __all__ = ["LanguageModule"]
 
 
 class LanguageModule(L.LightningModule):
-    """Base of all algorithms. A subclass defines `losses` and the `policy` that it has learned.
+    """Base of all algorithms. A subclass defines `losses`, and `policy` where it does not just sample from the model.
 
     Arguments are plain values, so that checkpoints reload with ``weights_only=True``. A checkpoint needs no other file,
     because it holds the weights of `pretrained`. With `lora` it leaves them out, and they are read from there again.
@@ -74,6 +83,8 @@ class LanguageModule(L.LightningModule):
     starts_from_bc = False
     #: Submodules unused in rollouts.
     unused_in_rollouts: tuple[str, ...] = ()
+    #: Submodules that stay in eval mode in training: frozen models and target networks. They may be None.
+    always_eval: tuple[str, ...] = ()
     #: Arguments that runs of earlier versions do not record, with the values that those were made with.
     earlier_defaults: Mapping[str, Any] = MappingProxyType({})
 
@@ -156,13 +167,18 @@ class LanguageModule(L.LightningModule):
     def losses(self, batch: TokenBatch) -> NamedTuple:
         """Terms of the loss, each a mean over the N action tokens, as they are logged; see `objective`."""
 
-    @abstractmethod
     def policy(self, **settings: Any) -> Policy:
-        """The policy learned so far."""
+        """Return the policy learned so far: it samples from the model. For `settings` see `lmrl.policies.LMPolicy`."""
+        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
 
-    @abstractmethod
     def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
-        """A policy that scores whole actions and chooses the best, for tasks whose actions can be listed."""
+        """Return a policy that scores whole actions by their likelihood and chooses the best.
+
+        Args:
+            proposals: the actions, for tasks whose actions can be listed.
+            **settings: see `lmrl.policies.RerankPolicy`.
+        """
+        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
 
     def batch_spec(self) -> BatchSpec:
         """Declare the content of batches. An algorithm extends it with `dataclasses.replace`."""
@@ -216,6 +232,11 @@ class LanguageModule(L.LightningModule):
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the weights that play from a full state dict: `model.*` and the names in `value_state_dict`."""
         return weights
+
+    def invalid_token_ids(self) -> Tensor:
+        """(vocabulary,) bool: the ids that the policy never samples."""
+        end = encoder_for(self.tokenizer, self.window).end
+        return invalid_ids(self.tokenizer, vocabulary_of(self.model), self.device, end)
 
     def hidden_states(self, trunk: nn.Module, batch: TokenBatch) -> Tensor:
         """(S, width) hidden vectors of a trunk at the states of a batch; see `lmrl.models.lm.hidden_states`."""
@@ -283,7 +304,7 @@ class LanguageModule(L.LightningModule):
             compile_for(self, self.hparams["compile"])
 
     def _training_facts(self, data: object) -> dict[str, Any]:
-        """What is known when training begins, JSON-like: task, data, seeds and where it starts from."""
+        """Return the facts that are known when training begins, JSON-like: task, data, seeds and the start."""
         known = data.facts() if isinstance(data, OfflineDataModule) else {}
         start = self.hparams.get("pretrained")
         known["starts_from"] = start
@@ -301,6 +322,15 @@ class LanguageModule(L.LightningModule):
     def configure_callbacks(self) -> Sequence[Callback]:
         """Return what logs the terms of the loss, the gradient noise scale and the pace, and what sets TF32."""
         return [self.reporter, NoiseScale(), Throughput(), FastFloat32()]
+
+    def train(self, mode: bool = True) -> "LanguageModule":
+        """Set training mode for what learns; the submodules in `always_eval` stay in eval mode."""
+        super().train(mode)
+        for name in self.always_eval:
+            part: nn.Module | None = getattr(self, name)
+            if part is not None:
+                part.train(False)
+        return self
 
     def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
         """Log the terms of the loss, and return what is minimised; see `objective`.
@@ -337,10 +367,17 @@ class LanguageModule(L.LightningModule):
         self.trainer.should_stop = self._stop_waits and is_step_over
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, and mark the weights as changed: decoding compares their versions to know that its caches are stale."""
+        """Step, mark the weights as changed, and update the target networks.
+
+        Decoding compares the versions of weights to know that its caches are stale.
+        """
         super().optimizer_step(*args, **kwargs)
         # A fused optimizer writes without counting a version.
         torch.autograd.graph.increment_version(p for p in self.parameters() if p.requires_grad)
+        self.update_target_networks()
+
+    def update_target_networks(self) -> None:
+        """Move target networks towards what learns. It is called once per optimizer step, also under accumulation."""
 
     def on_train_start(self) -> None:
         """Go on in the data, and in what dropout draws, where a checkpoint was saved.

@@ -1,6 +1,5 @@
 """Behavioural cloning."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,8 @@ from lmrl.errors import check_range
 from lmrl.losses import BCLoss, bc_loss
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
-from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.reporting import PerplexityReporter
-from lmrl.types import Policy
 
 __all__ = ["BC"]
 
@@ -60,11 +57,3 @@ class BC(LanguageModule):
         if terms.nll is None or terms.read_nll is None:
             return super().objective(terms, batch)
         return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale
-
-    def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
-
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> Policy:
-        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
-        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)

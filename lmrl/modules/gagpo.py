@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from lmrl.errors import UserError, check_choice, check_range
-from lmrl.losses import group_advantages, returns_to_go
+from lmrl.losses import gae, group_advantages, returns_to_go
 from lmrl.modules.gigpo import ANCHORS, states_in_groups
 from lmrl.modules.grpo import GRPO
 from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_as
@@ -48,7 +46,7 @@ class GAGPO(GRPO):
             gae_lambda: decay per turn of later errors of V.
             anchor: what makes states the same: the newest ``observation``, or the whole ``context`` that the policy
                 read.
-            importance_sampling_level: as of `GRPO`.
+            importance_sampling_level: see `GRPO`.
             **shared: arguments of `GRPO`.
 
         Raises:
@@ -75,8 +73,6 @@ class GAGPO(GRPO):
 
         advantages = []
         for reward, value in zip(turn_rewards, values, strict=True):
-            next_value = np.append(value[1:], 0.0)
-            delta = reward + self.gamma * next_value - value
-            advantages.append(returns_to_go(delta, self.gamma * self.gae_lambda))
+            advantages.append(gae(reward, value, 0.0, self.gamma, self.gae_lambda))
         group_of_turn = [group for group, _ in states]
         return split_as(group_advantages(joined(advantages), group_of_turn, self.advantage), returns)

@@ -13,7 +13,7 @@ from lmrl.modules.policy_gradient import RolloutEpisode, Vector, joined, split_a
 __all__ = ["ANCHORS", "GiGPO", "states_in_groups"]
 
 ANCHORS = ("observation", "context")
-"""What can make the states of two turns the same: the newest observation, or all that the policy read."""
+"""The part of two turns that is equal if their states are the same: the newest observation, or all that was read."""
 
 
 class GiGPO(GRPO):

@@ -109,7 +109,7 @@ class GRPO(PolicyGradient):
 
         Args:
             rollout: the episodes of a round.
-            turn_rewards: of each, one per turn.
+            turn_rewards: for each episode, one per turn.
 
         Raises:
             UserError: if episodes are to be compared with their group and there is none.
@@ -167,7 +167,7 @@ class GRPO(PolicyGradient):
         kl_weight: float | None = float(self.kl_weight)
         if self.use_kl_in_reward:
             kl_weight = 0.0
-        elif not self.is_reference_learned_from:
+        elif not self.has_kl_penalty:
             kl_weight = None  # of most tokens it is not known
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
@@ -175,6 +175,6 @@ class GRPO(PolicyGradient):
             GRPOColumns(**batch.columns),
             kl_weight=kl_weight,
             turn_end=turn_end,
-            importance_cap=self.importance_cap_of_steps,
+            importance_cap=self.step_importance_cap,
             **self.loss_arguments,
         )

@@ -28,6 +28,8 @@ class GuidedPPO(PPO):
     longer estimates of returns. KL is measured from the policy that the run ended with.
     """
 
+    always_eval = ("model", "ref_model")
+
     def __init__(self, beta: float = 8.0, q_rank: int | None = None, **shared: Any) -> None:
         """Start from the policy and the values of the run.
 
@@ -52,7 +54,7 @@ class GuidedPPO(PPO):
         load_pretrained_values(self, self.value_state_dict(), required=True)
         # `reranker` needs the V head of the run. Only a shared critic trains it further.
         self.v_head.requires_grad_(self.critic is None)
-        # The reference policy is pi_beta with the values as they are now.
+        # The reference policy is pi_beta with the present values.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
     def add_adapters(self, lora: Mapping[str, Any] | None) -> None:
@@ -67,12 +69,6 @@ class GuidedPPO(PPO):
     def played_values(self) -> ValueModel:
         """Return the values that guide pi_beta, and that are exported."""
         return ValueModel(self.trunk, self.q_heads, self.v_head)
-
-    def train(self, mode: bool = True) -> "GuidedPPO":
-        """Training mode for what learns; pi_beta and the reference model stay in eval mode."""
-        super().train(mode)
-        self.model.train(False)
-        return self
 
     def states(self, batch: TokenBatch) -> Tensor:
         """(S, width) hidden states of the trunk that learns."""
@@ -111,11 +107,11 @@ class GuidedPPO(PPO):
         return total_cost(super().reading_cost(), trunk_cost(self.trunk, learns=False), q_heads)
 
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
-        """Sample from the guided policy; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        """Sample from the guided policy; for `settings` see `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over tokens; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

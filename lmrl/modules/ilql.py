@@ -14,7 +14,7 @@ from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.modules.values import ValueModel, ValueModule, load_pretrained_values, update_target
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
-from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
+from lmrl.training.optimizer import check_target_precision
 
 __all__ = ["ILQL"]
 
@@ -29,6 +29,7 @@ class ILQL(ValueModule):
     name = "ilql"
     heads = 2
     unused_in_rollouts: tuple[str, ...] = ("target_trunk", "target_q_heads")
+    always_eval = ("model", "target_trunk", "target_q_heads", "target_v_head")
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ILQL(ValueModule):
         """
         super().setup(stage)
         if self.hparams["lora"] is None:
-            check_target_precision(self.trainer, "ILQL", OR_ADAPTERS)
+            check_target_precision(self.trainer, "ILQL", can_use_adapters=True)
 
     def batch_spec(self) -> BatchSpec:
         """Declare batches with the states that follow."""
@@ -118,19 +119,6 @@ class ILQL(ValueModule):
             row += 2 * head.outer.in_features
         target_heads = StepCost(per_state=inner, per_token=row)
         return total_cost(super().step_cost(), trunk_cost(self.target_trunk), target_heads)
-
-    def train(self, mode: bool = True) -> "ILQL":
-        """Training mode for what learns; the target networks stay in eval mode."""
-        super().train(mode)
-        for target in (self.target_trunk, self.target_q_heads, self.target_v_head):
-            if target is not None:
-                target.train(False)
-        return self
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then update the target networks: once per real step, also under gradient accumulation."""
-        super().optimizer_step(*args, **kwargs)
-        self.update_target_networks()
 
     def update_target_networks(self) -> None:
         """Move the target networks by `polyak`."""

@@ -58,7 +58,7 @@ def device_of(name: str) -> torch.device:
 
 
 def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> LanguageModule:
-    """The module in a checkpoint (or in a run's best one) or exported folder, with the class that trained it.
+    """Load the module in a checkpoint (or in a run's best one) or exported folder, with the class that trained it.
 
     Args:
         path: run folder, ``.ckpt`` file, exported folder (``models/mine``, ``runs/maze_fo/ilql/best``),
@@ -73,31 +73,31 @@ def load_module(path: str | Path, *, allow_pickle: bool = False, trust_remote_co
             tokenizer.
     """
     file = resolve_run(path)
-    content = _content(file, allow_pickle)
-    kind = _class(file, content)
+    content = _read_content(file, allow_pickle)
+    kind = _module_class(file, content)
     if not issubclass(kind, LanguageModule):
         raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
-    return _made(file, content, kind, trust_remote_code=trust_remote_code)
+    return _build_module(file, content, kind, trust_remote_code=trust_remote_code)
 
 
-def _content(file: Path, allow_pickle: bool) -> dict[str, Any]:
+def _read_content(file: Path, allow_pickle: bool) -> dict[str, Any]:
     """Return a checkpoint's content; for an exported folder the result of `read_manifest`, under the same entry."""
     if (file / MANIFEST).is_file():
         return {"lmrl": read_manifest(file)}
     return read_checkpoint(file, allow_pickle, weights=True)
 
 
-def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
-    """The class that a checkpoint names: one of lmrl, or one whose module the user has imported or listed."""
-    named = content["lmrl"].get("class")
-    if not isinstance(named, str):
-        raise UserError(f"{file} is damaged: the name of its class must be a text, got {named!r:.60}")
-    home, _, name = named.rpartition(".")
+def _module_class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
+    """Return the class that a checkpoint names: one of lmrl, or one whose module the user has imported or listed."""
+    class_path = content["lmrl"].get("class")
+    if not isinstance(class_path, str):
+        raise UserError(f"{file} is damaged: the name of its class must be a text, got {class_path!r:.60}")
+    home, _, name = class_path.rpartition(".")
     if home in algorithm_packages() and not name.startswith("_") and hasattr(load(home), name):
         kind = getattr(load(home), name)
     else:
         # A checkpoint may not import a module of its choice: the user has imported or listed it.
-        for module in _listed():
+        for module in _user_modules():
             try:
                 load(module)
             except ImportError as error:
@@ -108,15 +108,16 @@ def _class(file: Path, content: Mapping[str, Any]) -> type[L.LightningModule]:
         kind = getattr(sys.modules.get(home), name, None)
     if kind is None:
         raise UserError(
-            f"{file} was written by {named!r:.200}, which is none of {' or '.join(algorithm_packages())}; "
+            f"{file} was written by {class_path!r:.200}, which is none of {' or '.join(algorithm_packages())}; "
             f"if you trust that class, import its module before, or list it: LMRL_MODULES={home:.200}"
         )
     if not (isinstance(kind, type) and issubclass(kind, L.LightningModule) and hasattr(kind, "policy")):
-        raise UserError(f"{file} is not a checkpoint of lmrl: {named!r:.200} is no LightningModule with a policy")
+        raise UserError(f"{file} is not a checkpoint of lmrl: {class_path!r:.200} is no LightningModule with a policy")
     return kind
 
 
-def _listed() -> list[str]:
+def _user_modules() -> list[str]:
+    """Return the modules that ``$LMRL_MODULES`` lists."""
     return os.environ.get("LMRL_MODULES", "").replace(",", " ").split()
 
 
@@ -131,13 +132,13 @@ def variables_before(kind: type) -> str:
         return ""
     variables = {
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "LMRL_MODULES": ",".join(dict.fromkeys([*_listed(), home])),
+        "LMRL_MODULES": ",".join(dict.fromkeys([*_user_modules(), home])),
     }
     return "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items() if value)
 
 
-def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -> M:
-    """The module that a checkpoint or an exported folder describes, by its plain arguments and weights alone."""
+def _build_module(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -> M:
+    """Build the module that a checkpoint or an exported folder describes, by its plain arguments and weights alone."""
     exported = (file / MANIFEST).is_file()
     where = file / MANIFEST if exported else file
     try:
@@ -145,19 +146,19 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
             if not issubclass(kind, LanguageModule):
                 raise UserError(f"{file} holds a {kind.__name__}, which is no language model")
             return cast(M, read_folder(file, kind, **settings))
-        given = dict(content["hyper_parameters"])
+        recorded = dict(content["hyper_parameters"])
         # Lightning adds entries with an underscore, such as the name of the class.
-        arguments = {name: value for name, value in given.items() if not str(name).startswith("_")}
-        allowed = {**_allowed(kind, arguments, file), **settings}
+        recorded = {name: value for name, value in recorded.items() if not str(name).startswith("_")}
+        arguments = {**_checked_arguments(kind, recorded, file), **settings}
         # A damaged file may ask for a huge model. Its size is limited by the weights that the file holds.
         held = weights_held(content["state_dict"], file)
         base = recorded_base(content["lmrl"], file)
         if base is not None:
             of_base = held_with_base(base)
             held = Held(held.tensors + of_base.tensors, held.numbers + of_base.numbers)
-        check_architecture(allowed.get("architecture"), held, file)
+        check_architecture(arguments.get("architecture"), held, file)
         with limited_weights(held, file):
-            module = kind(**allowed) if base is None else _on_base(kind, allowed, base)
+            module = kind(**arguments) if base is None else _build_on_base(kind, arguments, base)
         module.configure_model()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
@@ -173,8 +174,8 @@ def _made(file: Path, content: dict[str, Any], kind: type[M], **settings: Any) -
     return module.eval()
 
 
-def _on_base(kind: type[M], arguments: Mapping[str, Any], base: str) -> M:
-    """Make a module on the model that its adapters belong to."""
+def _build_on_base(kind: type[M], arguments: Mapping[str, Any], base: str) -> M:
+    """Build a module on the model that its adapters belong to."""
     module = kind(**{**arguments, "pretrained": base, "tokenizer": None})
     tokenizer = arguments["tokenizer"]
     if isinstance(module, LanguageModule) and tokenizer not in (None, *BUNDLED):
@@ -183,7 +184,7 @@ def _on_base(kind: type[M], arguments: Mapping[str, Any], base: str) -> M:
     return module
 
 
-def _allowed(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+def _checked_arguments(kind: type[L.LightningModule], arguments: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     """Return the arguments that a checkpoint may choose. Raise an error for any other."""
     if issubclass(kind, LanguageModule):
         return plain_arguments({**kind.earlier_defaults, **arguments}, file)
@@ -206,7 +207,7 @@ def find_trained(path: str | Path, *, allow_pickle: bool = False) -> TrainedFile
 
     Args:
         path: run folder, ``.ckpt`` file, exported folder.
-        allow_pickle: as of `load_module`.
+        allow_pickle: see `load_module`.
 
     Raises:
         UserError: if there is no checkpoint, it is not one of ours, or it is pickled.
@@ -236,7 +237,7 @@ def load_trained(
         task: what it plays; gives the longest action.
         rerank: choose among the task's actions by their scores instead of sampling tokens; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
-        allow_pickle: as of `load_module`.
+        allow_pickle: see `load_module`.
         device: where its model computes.
         module: the module of the file, if it was loaded before; the policy then shares its weights.
         **settings: decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``, ``compile``) over the module's
@@ -252,14 +253,14 @@ def load_trained(
             raise UserError(f"rerank needs a task whose actions can be listed; those of {task.name} cannot")
         if module is None:
             module = load_module(file, allow_pickle=allow_pickle)
-        _move(module, device_of(device))
-        return _loaded(module.reranker(task.actions, **settings), module)
+        _move_to_device(module, device_of(device))
+        return _as_loaded_policy(module.reranker(task.actions, **settings), module)
     if module is None:
-        content = _content(file, allow_pickle)
-        kind = _class(file, content)
+        content = _read_content(file, allow_pickle)
+        kind = _module_class(file, content)
         safe = {"trust_remote_code": False} if issubclass(kind, LanguageModule) else {}
-        module = _made(file, content, kind, **safe)
-    _move(module, device_of(device))
+        module = _build_module(file, content, kind, **safe)
+    _move_to_device(module, device_of(device))
     try:
         policy = module.policy(**{"max_new_tokens": longest_action(module, task), **settings})
     except (TypeError, AttributeError, KeyError) as error:  # a setting of another kind, which the file has named
@@ -271,10 +272,10 @@ def load_trained(
         raise UserError(
             f"{file} cannot play with its settings: {type(error).__name__}: {in_one_line(error)}"
         ) from error
-    return _loaded(policy, module)
+    return _as_loaded_policy(policy, module)
 
 
-def _move(module: Any, device: torch.device) -> None:
+def _move_to_device(module: Any, device: torch.device) -> None:
     """Move what plays to a device. A reference model or a critic may take as much memory again, and stays."""
     stays = {}
     for name in getattr(module, "unused_in_rollouts", ()):
@@ -287,12 +288,13 @@ def _move(module: Any, device: torch.device) -> None:
 
 
 def longest_action(module: Any, task: Task) -> int:
-    """Return the most tokens that a policy may say: as many as a task has, or as the dialogues that it learned from."""
+    """Return the largest number of tokens of an action: that of a task, or of the dialogues that it learned from."""
     if task is not registry.DIALOGUES:
         return task.max_action_tokens
     learned: int = getattr(module, "made_with", {}).get("max_new_tokens", task.max_action_tokens)
     return learned
 
 
-def _loaded(policy: Policy, module: Any) -> LoadedPolicy:
+def _as_loaded_policy(policy: Policy, module: Any) -> LoadedPolicy:
+    """Return the policy together with its module and the hash of its weights."""
     return LoadedPolicy(policy, module, getattr(module, "made_with", {}).get("weights"))

@@ -29,16 +29,14 @@ from lmrl.losses import (
     k3,
     token_logprobs,
 )
-from lmrl.models.lm import logits_of, trunk_of, vocabulary_of
+from lmrl.models.lm import logits_of, trunk_of
 from lmrl.models.lora import adapter_weights, changes_nothing
 from lmrl.modules.base import LanguageModule
-from lmrl.policies import LMPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.encoding import encoder_for, invalid_ids
 from lmrl.tokens.segments import Segment
 from lmrl.training.flops import StepCost, playing_cost, total_cost
 from lmrl.training.reporting import RoundReporter, log_now
-from lmrl.types import Episode, Policy
+from lmrl.types import Episode
 from lmrl.utils.distributed import all_gather_objects, rank_and_world_size
 
 __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "rollout_episode"]
@@ -47,7 +45,7 @@ __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "r
 # eighth one.
 _KL_EPISODES = 32
 _KL_STRIDE = 8
-_LARGEST_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
+_MAX_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -96,7 +94,7 @@ def rollout_episode(episode: Episode, segments: list[Segment], ref_logprob: Vect
     Raises:
         UserError: if the episode does not hold the log-probabilities of exactly the tokens in the segments.
     """
-    logprob = sampled(episode, "action_logprobs", segments)
+    logprob = values_per_token(episode, "action_logprobs", segments)
     reward = np.concatenate([segment.reward for segment in segments])
     last_tokens = np.concatenate([segment.turn_end for segment in segments]).nonzero()[0]
     turn_lengths = np.diff(last_tokens, prepend=-1)
@@ -130,6 +128,7 @@ class PolicyGradient(LanguageModule):
 
     starts_from_bc = True
     unused_in_rollouts: tuple[str, ...] = ("ref_model",)
+    always_eval: tuple[str, ...] = ("ref_model",)
     #: Whether ratios of new to old probabilities are those of whole actions.
     by_turn = False
     #: Whether rounds need values of the policy that played them.
@@ -193,7 +192,7 @@ class PolicyGradient(LanguageModule):
         self.reporter = RoundReporter(self.name)
         # A buffer, so that checkpoints hold the coefficient that the controller has reached.
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
-        self.register_buffer("invalid", self._invalid(None), persistent=False)
+        self.register_buffer("invalid", self.invalid_token_ids(), persistent=False)
 
     # -- what an algorithm computes -----------------------------------------------------------------------------
 
@@ -219,25 +218,24 @@ class PolicyGradient(LanguageModule):
 
         Args:
             episodes: of the round, with what was sampled.
-            segments: of each.
+            segments: of each episode.
 
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
-        # 1. If another program sampled the round, replace its log-probabilities by those of this policy. Do so too if
-        #    steps compute in another precision than play, or the first ratios would not be 1.
-        ratio = None
-        if self.correction is None and self._steps_compute_otherwise():
+        # 1. Replace the log-probabilities of the sampler by those of this policy, where they differ.
+        sampler_ratio = None
+        if self.rescores_rollouts:
             scores = self._own_scores(segments)
+            if self.correction is not None:
+                sampler_ratio = self._sampler_ratio(self.correction, episodes, segments, scores)
             episodes = [_rescored(episode, score) for episode, score in zip(episodes, scores, strict=True)]
-        elif self.correction is not None and self.importance_cap_of_steps is None:
-            episodes, ratio = self._corrected(self.correction, episodes, segments)
 
         # 2. Score the tokens with the reference model. Where its KL is only logged, it scores a sample of the episodes.
         #    The others keep their own log-probabilities in place of the reference's.
         rollout = []
         for episode, parts in zip(episodes, segments, strict=True):
-            own_logprob = sampled(episode, "action_logprobs", parts)
+            own_logprob = values_per_token(episode, "action_logprobs", parts)
             rollout.append(rollout_episode(episode, parts, ref_logprob=own_logprob))
         scored = rollout[:: self._ref_stride(len(rollout))]
         ref_logprobs = self._ref_logprobs([scored_episode.segments for scored_episode in scored])
@@ -246,8 +244,8 @@ class PolicyGradient(LanguageModule):
 
         # 3. Compute advantages and the other columns of the loss.
         metrics = self.process(rollout)
-        if ratio is not None:
-            set_column(rollout, "importance", self._importance(ratio, rollout))
+        if sampler_ratio is not None:
+            set_column(rollout, "importance", self._importance(sampler_ratio, rollout))
 
         # 4. Move the KL coefficient by the KL of the whole round. The rewards have had the old one; a loss has the new.
         round_logprob = joined(scored_episode.logprob for scored_episode in scored)
@@ -261,7 +259,7 @@ class PolicyGradient(LanguageModule):
             kl_weight = float(self.kl_weight)
 
         metrics = {"kl": kl_mean, "kl_weight": kl_weight, **metrics}
-        log_now(self.trainer, {f"{self.name}/{name}": number for name, number in metrics.items()})
+        log_now(self.trainer, {f"{self.name}/{name}": value for name, value in metrics.items()})
         return [episode.trained_segments() for episode in rollout]
 
     def _is_warming_up(self) -> bool:
@@ -293,14 +291,24 @@ class PolicyGradient(LanguageModule):
         """
         reading = self.reading_cost()
         costs = [reading]
-        if self.is_reference_learned_from:
+        if self.has_kl_penalty:
             costs.append(reading)
-        is_corrected = self.correction is not None and self.importance_cap_of_steps is None
-        if is_corrected or (self.correction is None and self._steps_compute_otherwise()):
+        if self.rescores_rollouts:
             costs.append(reading)
         return total_cost(*costs)
 
-    def _steps_compute_otherwise(self) -> bool:
+    @property
+    def rescores_rollouts(self) -> bool:
+        """Whether this policy computes the log-probabilities of a round again, in place of those of the sampler.
+
+        It does so if another program samples the rounds, unless each step corrects for that (`step_importance_cap`).
+        It also does so if steps compute in another precision than play, or the first ratios would not be 1.
+        """
+        if self.correction is not None:
+            return self.step_importance_cap is None
+        return self._trains_in_mixed_precision()
+
+    def _trains_in_mixed_precision(self) -> bool:
         """Return whether steps compute in mixed precision. Play uses the precision of the weights."""
         return self._trainer is not None and isinstance(self.trainer.precision_plugin, MixedPrecision)
 
@@ -317,12 +325,12 @@ class PolicyGradient(LanguageModule):
 
     def _ref_stride(self, episodes: int) -> int:
         """Return n: the reference model scores every n-th episode, only a sample if its KL is merely logged."""
-        if self.is_reference_learned_from:
+        if self.has_kl_penalty:
             return 1
         return min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
 
     @property
-    def is_reference_learned_from(self) -> bool:
+    def has_kl_penalty(self) -> bool:
         """Whether there is a KL penalty; otherwise the KL to the reference model is only logged."""
         return float(self.kl_weight) > 0.0 or self.kl_controller.target is not None
 
@@ -335,13 +343,13 @@ class PolicyGradient(LanguageModule):
         """(N, 1) log-probabilities of the action tokens, as the policy samples them; (N, 2) with V of their states."""
         return token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid).logprob[:, None]
 
-    def correct_rollouts(self, correction: RolloutCorrection | None) -> None:
+    def set_correction(self, correction: RolloutCorrection | None) -> None:
         """Announce that another program samples the rounds; None: the module's own policy does."""
         self.correction = correction
 
     @property
-    def importance_cap_of_steps(self) -> float | None:
-        """The cap of the importance weights that each step computes with the policy as it is then; None: none does.
+    def step_importance_cap(self) -> float | None:
+        """The cap of the importance weights that each step computes with the present policy; None: no step does.
 
         Where each token is learned from once, the policy before the round does not matter, and it need not read the
         round again. See `lmrl.losses.truncated_policy_loss`.
@@ -352,20 +360,27 @@ class PolicyGradient(LanguageModule):
         is_learned_from_once = settings["epochs"] == 1 and settings["batches"] is None
         return self.correction.importance_cap if is_learned_from_once else None
 
-    def _corrected(
-        self, correction: RolloutCorrection, episodes: Sequence[Episode], segments: Sequence[list[Segment]]
-    ) -> tuple[list[Episode], Vector | None]:
-        """Return the episodes with this policy's own log-probs and values, and (N,) ratios to the sampler's, if used.
+    def _sampler_ratio(
+        self,
+        correction: RolloutCorrection,
+        episodes: Sequence[Episode],
+        segments: Sequence[list[Segment]],
+        scores: Sequence[Vector],
+    ) -> Vector | None:
+        """Log how far the sampler is from this policy, and return (N,) ratios of their probabilities.
+
+        Args:
+            correction: says whether ratios are used; if not, they are None.
+            episodes: of the round, with the log-probabilities of the sampler.
+            segments: of each episode.
+            scores: `action_scores` of each episode, by this policy.
 
         Raises:
-            UserError: as `sampled`, and if the log-probabilities differ too much.
+            UserError: see `values_per_token`; or the log-probabilities differ too much.
         """
-        scores = self._own_scores(segments)
-        corrected = []
         sampler_logprobs = []
-        for episode, parts, score in zip(episodes, segments, scores, strict=True):
-            sampler_logprobs.append(sampled(episode, "action_logprobs", parts))
-            corrected.append(_rescored(episode, score))
+        for episode, parts in zip(episodes, segments, strict=True):
+            sampler_logprobs.append(values_per_token(episode, "action_logprobs", parts))
         logprob = joined(score[:, 0] for score in scores)
         sampler_logprob = joined(sampler_logprobs)
         metrics = _logprob_gaps(logprob, sampler_logprob, correction.max_gap)
@@ -375,11 +390,11 @@ class PolicyGradient(LanguageModule):
             lengths = None
             if self.by_turn:
                 lengths = [len(ids) for episode in episodes for ids in episode.action_ids]
-            ratio = importance_weights(logprob, sampler_logprob, _LARGEST_RATIO, lengths)
+            ratio = importance_weights(logprob, sampler_logprob, _MAX_RATIO, lengths)
             capped = np.minimum(ratio, correction.importance_cap)
             metrics["importance_mean"] = float(capped.mean()) if len(capped) else 1.0
-        log_now(self.trainer, {f"rollout/{name}": number for name, number in metrics.items()})
-        return corrected, ratio
+        log_now(self.trainer, {f"rollout/{name}": value for name, value in metrics.items()})
+        return ratio
 
     def _own_scores(self, segments: Sequence[list[Segment]]) -> list[Vector]:
         """`action_scores` per episode, computed as in the steps that learn from them."""
@@ -400,7 +415,7 @@ class PolicyGradient(LanguageModule):
     def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
         """(T, ...) per episode: the result of a function of the action tokens of a batch."""
 
-        def numbers(batch: TokenBatch, counts: Tensor) -> Vector:
+        def values(batch: TokenBatch, counts: Tensor) -> Vector:
             return use(batch).double().cpu().numpy()
 
         all_segments = []
@@ -408,7 +423,7 @@ class PolicyGradient(LanguageModule):
         for parts in segments:
             all_segments += parts
             tokens_per_episode.append(sum(len(segment.col) for segment in parts))
-        results = self.read_batches(all_segments, numbers, bootstrap=False)
+        results = self.read_batches(all_segments, values, bootstrap=False)
         ends = np.cumsum(tokens_per_episode)
         return np.split(np.concatenate(results), ends)[:-1] if results else []
 
@@ -454,7 +469,7 @@ class PolicyGradient(LanguageModule):
         data = online_datamodule(self.trainer, type(self).__name__)
         super().setup(stage)
         # Only now is it known which id ends an action, which depends on how texts are rendered.
-        self.invalid = self._invalid(encoder_for(self.tokenizer, self.window).end).to(self.invalid.device)
+        self.invalid = self.invalid_token_ids().to(self.invalid.device)
         if data.keep_replay:
             name = type(self).__name__
             raise UserError(f"{name} learns from the current round alone: data.init_args.keep_replay must be False")
@@ -472,30 +487,12 @@ class PolicyGradient(LanguageModule):
             names.update(f"ref_model.{name}" for name in adapter_weights(self.ref_model))
         return names
 
-    def train(self, mode: bool = True) -> "PolicyGradient":
-        """Training mode for what learns; the reference model stays in eval mode."""
-        super().train(mode)
-        self.ref_model.train(False)
-        return self
-
-    def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; `settings` as of `lmrl.policies.LMPolicy`."""
-        return LMPolicy(self.model, self.tokenizer, self.context_window(), **settings)
-
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by likelihood; `settings` as of `lmrl.policies.RerankPolicy`."""
-        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **settings)
-
-    def _invalid(self, end: int | None) -> Tensor:
-        """(vocabulary,) bool: ids that are never sampled."""
-        return invalid_ids(self.tokenizer, vocabulary_of(self.model), torch.device("cpu"), end)
-
 
 # -- arrays over the action tokens of episodes -----------------------------------------------------------------------
 
 
-def sampled(episode: Episode, name: str, segments: Sequence[Segment]) -> Vector:
-    """Return (T,) what was noted about each action token of an episode when it was sampled.
+def values_per_token(episode: Episode, name: str, segments: Sequence[Segment]) -> Vector:
+    """Return (T,) the values that were noted about each action token of an episode when it was sampled.
 
     Args:
         episode: of a round.
@@ -505,18 +502,18 @@ def sampled(episode: Episode, name: str, segments: Sequence[Segment]) -> Vector:
     Raises:
         UserError: if that is not about exactly the action tokens in the segments.
     """
-    numbers: list[float] = list(chain.from_iterable(getattr(episode, name)))
+    values: list[float] = list(chain.from_iterable(getattr(episode, name)))
     ids = list(chain.from_iterable(episode.action_ids))
     # Ids that were encoded again may differ from the sampled ones. Their log-probabilities would be of other tokens.
     trained_ids: list[int] = []
     for segment in segments:
         trained_ids += segment.token.tolist()
-    if len(numbers) != len(ids) or trained_ids != ids:
+    if len(values) != len(ids) or trained_ids != ids:
         raise UserError(
             f"episodes of a round need {name} of the very tokens that are trained on; seed {episode.seed} has "
-            f"{len(numbers)} of them for {len(ids)} sampled tokens"
+            f"{len(values)} of them for {len(ids)} sampled tokens"
         )
-    return np.asarray(numbers, dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
 def joined(vectors: Iterable[Vector]) -> Vector:
@@ -524,23 +521,23 @@ def joined(vectors: Iterable[Vector]) -> Vector:
     return np.concatenate([*vectors, np.zeros(0)])
 
 
-def split_as(numbers: Vector, vectors: Sequence[Vector]) -> list[Vector]:
+def split_as(values: Vector, vectors: Sequence[NDArray[Any]]) -> list[Vector]:
     """Cut what `joined` has put together, or an array of that length, into the lengths of the vectors again."""
     ends = np.cumsum([len(vector) for vector in vectors])
-    return np.split(numbers, ends)[:-1] if vectors else []
+    return np.split(values, ends)[:-1] if vectors else []
 
 
-def set_column(rollout: Sequence[RolloutEpisode], name: str, numbers: Vector) -> None:
+def set_column(rollout: Sequence[RolloutEpisode], name: str, values: Vector) -> None:
     """Give each episode its part of a column over all action tokens of a round, (N,)."""
     start = 0
     for episode in rollout:
         end = start + episode.num_tokens
-        episode.columns[name] = numbers[start:end]
+        episode.columns[name] = values[start:end]
         start = end
 
 
 def with_columns(segments: Sequence[Segment], columns: Mapping[str, Vector]) -> list[Segment]:
-    """Return the segments of an episode with further columns of numbers about their action tokens.
+    """Return the segments of an episode with further columns of values of their action tokens.
 
     Args:
         segments: of one episode.

@@ -31,7 +31,15 @@ from lmrl.models.critic import DetachedCritic, OwnCritic
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.models.sharding import is_sharded
-from lmrl.modules.policy_gradient import PolicyGradient, RolloutEpisode, Vector, joined, sampled, set_column, split_as
+from lmrl.modules.policy_gradient import (
+    PolicyGradient,
+    RolloutEpisode,
+    Vector,
+    joined,
+    set_column,
+    split_as,
+    values_per_token,
+)
 from lmrl.policies import ActorCriticPolicy, LMPolicy
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.segments import Segment
@@ -46,7 +54,7 @@ LEVELS = ("token", "turn")
 CRITICS = ("detached", "own", "shared")
 
 
-class _Steps(NamedTuple):
+class _EpisodeSteps(NamedTuple):
     """The steps of an episode, with arrays over them. A step is a token or a turn."""
 
     lengths: NDArray[np.int64]
@@ -73,7 +81,7 @@ def compute_advantages(
 
     Args:
         rollout: the episodes of a round.
-        values: of each, (T,) V of the states in which its tokens were chosen.
+        values: for each episode, (T,) V of the states in which its tokens were chosen.
         end_values: V after the last observation of each; 0 where the rules ended it.
         kl_weight: KL penalty coefficient.
         gamma: discount per step.
@@ -85,9 +93,9 @@ def compute_advantages(
         loss_agg_mode: see `lmrl.losses.loss_weights`.
 
     Returns:
-        Of each episode, (T,) the discounted return that followed each token, or the turn that it is part of.
+        For each episode, (T,) the discounted return that followed each token, or the turn that it is part of.
     """
-    steps = []
+    steps_by_episode = []
     for episode, value, end_value in zip(rollout, values, end_values, strict=True):
         # (T,) the reward of each action token, less the KL penalty.
         reward = with_kl_penalty(episode.reward, episode.logprob, episode.ref_logprob, kl_weight)
@@ -98,8 +106,8 @@ def compute_advantages(
         if level == "token" and lambda_level == "turn":
             lambdas = lambda_by_turn(episode.turn_lengths, gae_lambda)
         step_value = value[starts]
-        steps.append(
-            _Steps(
+        steps_by_episode.append(
+            _EpisodeSteps(
                 lengths=np.diff(starts, append=episode.num_tokens),
                 value=step_value,
                 advantage=gae(step_reward, step_value, end_value, gamma, lambdas),
@@ -109,16 +117,16 @@ def compute_advantages(
         )
 
     # Advantages are whitened over all steps of the round, so a long turn counts once. Targets keep their scale.
-    advantages = [step.advantage for step in steps]
+    advantages = [steps.advantage for steps in steps_by_episode]
     whitened = split_as(whiten(joined(advantages)), advantages)
     returns = []
-    for episode, step, whitened_advantage in zip(rollout, steps, whitened, strict=True):
-        # (T,) Every token of a step has the numbers of the step.
+    for episode, steps, whitened_advantage in zip(rollout, steps_by_episode, whitened, strict=True):
+        # (T,) Every token of a step has the values of the step.
         episode.columns["logprob"] = episode.logprob
-        episode.columns["value"] = np.repeat(step.value, step.lengths)
-        episode.columns["advantage"] = np.repeat(whitened_advantage, step.lengths)
-        episode.columns["target"] = np.repeat(step.advantage + step.value, step.lengths)
-        returns.append(np.repeat(step.return_to_go, step.lengths))
+        episode.columns["value"] = np.repeat(steps.value, steps.lengths)
+        episode.columns["advantage"] = np.repeat(whitened_advantage, steps.lengths)
+        episode.columns["target"] = np.repeat(steps.advantage + steps.value, steps.lengths)
+        returns.append(np.repeat(steps.return_to_go, steps.lengths))
     if loss_agg_mode != "token-mean":
         set_column(rollout, "weight", loss_weights([episode.turn_lengths for episode in rollout], loss_agg_mode))
     return returns
@@ -222,7 +230,7 @@ class PPO(PolicyGradient):
     def process(self, rollout: Sequence[RolloutEpisode]) -> dict[str, float]:
         """Set the columns of `lmrl.losses.PPOColumns`, see `compute_advantages`; then fit the detached critic."""
         if self.critic is None:
-            values = [sampled(episode.episode, "action_values", episode.segments) for episode in rollout]
+            values = [values_per_token(episode.episode, "action_values", episode.segments) for episode in rollout]
             returns = self._set_advantages(rollout, values)
             return {"explained_variance": explained_variance(joined(values), joined(returns))}
 
@@ -262,31 +270,33 @@ class PPO(PolicyGradient):
         seed: Sequence[int],
     ) -> None:
         """Fit a critic with a trunk of its own, which reads the round again for each step."""
-        segments, numbers = self._numbered(rollout)
+        segments, token_index = self._batches_with_index(rollout)
 
-        def read(number: int) -> Tensor:
-            batch = collate(segments[number], bootstrap=False).to(self.device)
+        def read(batch_index: int) -> Tensor:
+            batch = collate(segments[batch_index], bootstrap=False).to(self.device)
             return self.critic_states(batch)[batch.state]
 
-        critic.fit_trunk(hidden, read, numbers, targets, seed)
+        critic.fit_trunk(hidden, read, token_index, targets, seed)
 
-    def _numbered(self, rollout: Sequence[RolloutEpisode]) -> tuple[list[Sequence[Segment]], list[NDArray[np.int64]]]:
-        """Return the segments of each batch that is read of a round, and the numbers of its tokens among all N."""
-        groups = self.read_groups(list(chain.from_iterable(episode.segments for episode in rollout)))
-        numbers = []
+    def _batches_with_index(
+        self, rollout: Sequence[RolloutEpisode]
+    ) -> tuple[list[Sequence[Segment]], list[NDArray[np.int64]]]:
+        """Return the segments of each batch that is read of a round, and the index of its tokens among all N."""
+        batches = self.read_groups(list(chain.from_iterable(episode.segments for episode in rollout)))
+        token_index = []
         end = 0
-        for group in groups:
+        for segments in batches:
             start = end
-            end += sum(len(segment.col) for segment in group)
-            numbers.append(np.arange(start, end))
-        return groups, numbers
+            end += sum(len(segment.col) for segment in segments)
+            token_index.append(np.arange(start, end))
+        return batches, token_index
 
     def _turn_means(self, critic: DetachedCritic, rollout: Sequence[RolloutEpisode]) -> list[Vector]:
         """Return (T,) for each episode: the critic's baseline of the turn of each token."""
-        turns: list[Vector] = []
+        turns = []  # per episode, (T,) index of the turn of each token
         for episode in rollout:
-            turns.append(np.repeat(np.arange(len(episode.turn_lengths), dtype=np.float64), episode.turn_lengths))
-        return split_as(critic.baseline.values(joined(turns).astype(np.int64)), turns)
+            turns.append(np.repeat(np.arange(len(episode.turn_lengths)), episode.turn_lengths))
+        return split_as(critic.baseline.values(np.concatenate(turns)), turns)
 
     def _set_advantages(self, rollout: Sequence[RolloutEpisode], values: Sequence[Vector]) -> list[Vector]:
         """See `compute_advantages`."""
@@ -308,17 +318,17 @@ class PPO(PolicyGradient):
         They stay on the device: 40,000 tokens of a model of width 4,096 take 330 MB in half precision.
 
         Returns:
-            (n, width) states, and (n,) their numbers among the N.
+            (n, width) states, and (n,) their index among the N.
         """
         parts: list[Tensor] = []
 
         def keep(batch: TokenBatch, counts: Tensor) -> None:
             parts.append(self.critic_states(batch)[batch.state])
 
-        segments, numbers = self._numbered(rollout)
+        segments, token_index = self._batches_with_index(rollout)
         self.read_batches(list(chain.from_iterable(segments)), keep, bootstrap=False)
         rank, world = rank_and_world_size()
-        index = np.concatenate([*numbers[rank::world], np.zeros(0, dtype=np.int64)])
+        index = np.concatenate([*token_index[rank::world], np.zeros(0, dtype=np.int64)])
         # A process without a batch of its own at the end has read the last one once more.
         return torch.cat(parts)[: len(index)], index
 
@@ -326,9 +336,9 @@ class PPO(PolicyGradient):
         """Return (N,) what V adds to the baseline in all states, of which each process computes its own."""
         mine = critic.residual(hidden).double().cpu().numpy()
         by_rank = all_gather_objects((index, mine))
-        residual = np.zeros(sum(len(numbers) for numbers, _ in by_rank))
-        for numbers, of_rank in by_rank:
-            residual[numbers] = of_rank
+        residual = np.zeros(sum(len(rank_index) for rank_index, _ in by_rank))
+        for rank_index, rank_residual in by_rank:
+            residual[rank_index] = rank_residual
         return residual
 
     def _end_values(self, rollout: Sequence[RolloutEpisode]) -> list[float]:
@@ -403,7 +413,7 @@ class PPO(PolicyGradient):
             value,
             PPOColumns(**batch.columns),
             turn_end=turn_end,
-            importance_cap=self.importance_cap_of_steps,
+            importance_cap=self.step_importance_cap,
             **self.loss_arguments,
         )
 
@@ -454,7 +464,7 @@ class PPO(PolicyGradient):
         return torch.stack([logprob, value[batch.state].float()], dim=-1)
 
     def policy(self, **settings: Any) -> Policy:
-        """Sample from the model; with a shared critic replies hold V. `settings` as of `lmrl.policies.LMPolicy`."""
+        """Sample from the model; with a shared critic replies hold V. For `settings` see `lmrl.policies.LMPolicy`."""
         window = self.context_window()
         if not self.is_critic_shared:  # processes that play hold no other critic
             return LMPolicy(self.model, self.tokenizer, window, **settings)

@@ -24,12 +24,12 @@ from lmrl.losses import (
 from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
-from lmrl.modules.ratios import RatioModel, checked_return_range, unspoken_ids
+from lmrl.modules.ratios import RatioModel, checked_return_range
 from lmrl.modules.values import learning_copy, load_pretrained_values, update_target
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, lm_cost, total_cost
-from lmrl.training.optimizer import OR_ADAPTERS, check_target_precision
+from lmrl.training.optimizer import check_target_precision
 
 __all__ = ["QSFT"]
 
@@ -44,6 +44,7 @@ class QSFT(LanguageModule):
     name = "qsft"
     starts_from_bc = True
     unused_in_rollouts = ("target_q_model",)
+    always_eval = ("model", "target_q_model")
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class QSFT(LanguageModule):
             raise UserError("QSFT learns from the data of its BC run alone: use an offline datamodule")
         super().setup(stage)
         if self.hparams["lora"] is None:
-            check_target_precision(self.trainer, "QSFT", OR_ADAPTERS)
+            check_target_precision(self.trainer, "QSFT", can_use_adapters=True)
         if self.return_range.isnan().any():
             if not isinstance(data, OfflineDataModule):
                 raise UserError("return_range must be given where no datamodule names a task")
@@ -133,7 +134,7 @@ class QSFT(LanguageModule):
     def losses(self, batch: TokenBatch) -> QSFTLoss:
         """Cross-entropy of p: the target weight on the token taken, the rest of 1 spread over the others."""
         assert batch.next is not None
-        invalid = unspoken_ids(self)
+        invalid = self.invalid_token_ids()
         low, high = self.return_range
         # (S, vocabulary) logits of pi_beta, of the target copy of p, and of p.
         base = self._logits(self.model, batch)
@@ -155,24 +156,16 @@ class QSFT(LanguageModule):
         """Three language models: pi_beta, the target copy, and p."""
         return total_cost(lm_cost(self.model), lm_cost(self.target_q_model), lm_cost(self.q_model))
 
-    def train(self, mode: bool = True) -> "QSFT":
-        """Training mode for p; pi_beta and the target copy stay in eval mode."""
-        super().train(mode)
-        self.model.train(False)
-        self.target_q_model.train(False)
-        return self
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Step, then move the target copy: once per real step, also under gradient accumulation."""
-        super().optimizer_step(*args, **kwargs)
+    def update_target_networks(self) -> None:
+        """Move the target copy of p by `polyak`."""
         update_target(self.target_q_model, self.q_model, self.polyak)
 
     def policy(self, beta: float | None = None, **settings: Any) -> RatioGuidedPolicy:
-        """Sample from ``pi_beta * exp(beta * p / pi_beta)``; `settings` as of `lmrl.policies.RatioGuidedPolicy`."""
+        """Sample from ``pi_beta * exp(beta * p / pi_beta)``; for `settings` see `lmrl.policies.RatioGuidedPolicy`."""
         return self.played_values.policy(self, beta=self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], beta: float | None = None, **settings: Any) -> RerankPolicy:
-        """Rank actions by likelihood under the guided policy; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood under the guided policy; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, self.beta if beta is None else beta, **settings)
 
     def value_state_dict(self) -> dict[str, Tensor]:

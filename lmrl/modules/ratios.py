@@ -11,13 +11,12 @@ from transformers import PreTrainedModel
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import RatioGuidance
 from lmrl.errors import UserError, check_range
-from lmrl.models.lm import logit_table, vocabulary_of
+from lmrl.models.lm import logit_table
 from lmrl.models.lora import adapter_weights
 from lmrl.modules.base import LanguageModule
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
-from lmrl.tokens.encoding import encoder_for, invalid_ids
 
-__all__ = ["RatioModel", "checked_return_range", "unspoken_ids"]
+__all__ = ["RatioModel", "checked_return_range"]
 
 
 class RatioModel(NamedTuple):
@@ -42,7 +41,7 @@ class RatioModel(NamedTuple):
         """Score actions by their likelihood under the guided policy."""
         window = module.context_window()
         engine = Engine(self.trunk, slots)
-        invalid = unspoken_ids(module)
+        invalid = module.invalid_token_ids()
         scores = partial(logit_table, self.trunk)
         guidance = RatioGuidance(engine, (scores,), beta, support=self.support, invalid=invalid)
         scored: dict[str, Any] = {"score": "guided", "guidance": guidance, "slots": slots, **settings}
@@ -56,12 +55,6 @@ class RatioModel(NamedTuple):
         weights = adapter_weights(self.trunk) if lora else self.trunk.state_dict()
         named = {f"q_model.{name}": tensor for name, tensor in weights.items() if name not in tied}
         return {**named, "return_range": self.return_range}
-
-
-def unspoken_ids(module: LanguageModule) -> Tensor:
-    """(vocabulary,) bool: the ids that the policy of a module never samples."""
-    end = encoder_for(module.tokenizer, module.window).end
-    return invalid_ids(module.tokenizer, vocabulary_of(module.model), module.device, end)
 
 
 def checked_return_range(given: Sequence[float] | None) -> Tensor:

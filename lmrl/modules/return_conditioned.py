@@ -109,7 +109,7 @@ class ReturnConditionedBC(BC):
 
         Args:
             wish: number of the bin, from 1 (the lowest returns); None: the best one.
-            **settings: as of `lmrl.policies.LMPolicy`.
+            **settings: see `lmrl.policies.LMPolicy`.
 
         Raises:
             UserError: as `line`.
@@ -117,7 +117,7 @@ class ReturnConditionedBC(BC):
         return ConditionedPolicy(super().policy(**settings), self.line(wish), self._always)
 
     def reranker(self, proposals: Sequence[str], wish: int | None = None, **settings: Any) -> ConditionedPolicy:
-        """Rank actions by likelihood, with the prompt of `policy`; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by likelihood, with the prompt of `policy`; for `settings` see `lmrl.policies.RerankPolicy`."""
         return ConditionedPolicy(super().reranker(proposals, **settings), self.line(wish), self._always)
 
     def value_state_dict(self) -> dict[str, Tensor]:

@@ -134,6 +134,7 @@ class ValueModule(LanguageModule):
     """
 
     starts_from_bc = True
+    always_eval: tuple[str, ...] = ("model",)
     #: Number of Q heads.
     heads = 1
 
@@ -177,18 +178,12 @@ class ValueModule(LanguageModule):
         """Return the values that guide pi_beta, and that are exported. `ILQL` may use its target networks."""
         return self.value_model
 
-    def train(self, mode: bool = True) -> "ValueModule":
-        """Training mode for what learns; the frozen policy stays in eval mode."""
-        super().train(mode)
-        self.model.train(False)
-        return self
-
     def policy(self, beta: float | None = None, **settings: Any) -> ValueGuidedPolicy:
-        """Sample from ``log pi_beta + beta * min Q``; `settings` as of `lmrl.policies.ValueGuidedPolicy`."""
+        """Sample from ``log pi_beta + beta * min Q``; for `settings` see `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
     def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by the sum of ``min Q - V`` over their tokens; `settings` as of `lmrl.policies.RerankPolicy`."""
+        """Rank actions by the sum of ``min Q - V`` over tokens; for `settings` see `lmrl.policies.RerankPolicy`."""
         return self.played_values.reranker(self, proposals, **settings)
 
     def gather_q(self, hidden: Tensor, batch: TokenBatch) -> list[TokenScores]:

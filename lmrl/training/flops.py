@@ -31,10 +31,10 @@ __all__ = [
     "matmul_flops", "playing_cost", "total_cost", "trunk_cost",
 ]  # fmt: skip
 
-# Passes through a layer.
-_FORWARD = 1
-_FROZEN = 2  # forward, and back to the input
-_LEARNS = 3  # forward, back to the input, and the gradient of the weight
+# The cost of a layer, in forward passes through it.
+_FORWARD_PASSES = 1
+_FROZEN_PASSES = 2  # forward, and back to the input
+_LEARNING_PASSES = 3  # forward, back to the input, and the gradient of the weight
 
 #: Dense bfloat16 FLOP/s (no sparsity) from NVIDIA's data sheets, by what the name of a device contains. The first that
 #: fits counts, so the variants of a model come before it.
@@ -91,7 +91,7 @@ def trunk_cost(trunk: PreTrainedModel, learns: bool | None = None) -> StepCost:
     # All query heads count, also where they share keys and values. A model without attention has none.
     heads = getattr(config, "num_attention_heads", None) or 0
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(1, heads))
-    passes = _LEARNS if learns else _FORWARD
+    passes = _LEARNING_PASSES if learns else _FORWARD_PASSES
     return StepCost(per_id=matmul_flops(trunk, learns), per_pair=4 * passes * config.num_hidden_layers * width)
 
 
@@ -127,9 +127,9 @@ def matmul_flops(module: nn.Module, learns: bool) -> int:
         for name, parameter in part.named_parameters(recurse=False):
             if parameter.ndim < 2:
                 continue
-            passes = _FORWARD
+            passes = _FORWARD_PASSES
             if learns:
-                passes = _LEARNS if parameter.requires_grad else _FROZEN
+                passes = _LEARNING_PASSES if parameter.requires_grad else _FROZEN_PASSES
             met = share if ".experts." in f"{prefix}.{name}" else 1.0
             flops += 2 * passes * met * parameter.numel()
     return round(flops)

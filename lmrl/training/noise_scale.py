@@ -38,10 +38,10 @@ class NoiseScale(Callback):
     learned from several times, the first pass counts alone: later ones repeat its noise.
     """
 
-    _REMEMBERED = 0.9  # weight of the earlier gradients in their running mean
-    _KEPT = 0.95  # weight of the earlier estimates
-    _STEPS = 30  # before the estimate is worth a line
-    _FAR = 8.0  # how many times larger than a round it may be without a warning
+    _GRADIENT_DECAY = 0.9  # weight of the earlier gradients in their running mean
+    _ESTIMATE_DECAY = 0.95  # weight of the earlier estimates
+    _MIN_STEPS = 30  # before there can be a warning
+    _MAX_RATIO = 8.0  # of the noise scale to a round, without a warning
 
     def __init__(self) -> None:
         self.signal = torch.zeros((), dtype=torch.float64)
@@ -114,20 +114,20 @@ class NoiseScale(Callback):
             noise = (squared_norm - signal) * segments
             self.steps += 1
             # The first steps are averaged; later ones push the oldest out.
-            weight = max(1.0 / self.steps, 1.0 - self._KEPT)
+            weight = max(1.0 / self.steps, 1.0 - self._ESTIMATE_DECAY)
             self.signal = torch.lerp(self.signal, signal, weight)
             self.noise = torch.lerp(self.noise, noise, weight)
-        self._earlier.lerp_(gradient, 1.0 - self._REMEMBERED)
-        self._weight += (1.0 - self._REMEMBERED) * (1.0 - self._weight)
+        self._earlier.lerp_(gradient, 1.0 - self._GRADIENT_DECAY)
+        self._weight += (1.0 - self._GRADIENT_DECAY) * (1.0 - self._weight)
 
     def _compare(self, data: OnlineDataModule) -> None:
         """Warn once where rounds are far below the noise scale, with the number of episodes that would do."""
-        if self._warned or self.steps < self._STEPS:
+        if self._warned or self.steps < self._MIN_STEPS:
             return
         segments = len(data.played)
         episodes = len(data.played.outcomes())
         scale = self.value.item()
-        if not scale > self._FAR * segments:
+        if not scale > self._MAX_RATIO * segments:
             return
         self._warned = True
         per_episode = segments / max(1, episodes)

@@ -23,10 +23,12 @@ from lmrl.models.lora import is_adapter
 from lmrl.models.sharding import is_sharded
 
 __all__ = [
-    "OPTIMIZERS", "OR_ADAPTERS", "SCHEDULES", "FastFloat32", "HalfTransformers", "Muon", "adamw", "check_optimizer",
+    "OPTIMIZERS", "SCHEDULES", "FastFloat32", "HalfTransformers", "Muon", "adamw", "check_optimizer",
     "check_start", "check_target_precision", "compile_for", "float32_products", "keep_values_float32",
     "optimizer_and_schedule", "schedule",
 ]  # fmt: skip
+
+_MIN_STEPS_TO_COMPILE = 200  # a compilation of layers takes some 20 s, which shorter runs on a GPU do not gain
 
 
 class HalfTransformers(HalfPrecision):
@@ -108,23 +110,23 @@ def float32_products(precision: str, device_type: str, before: str) -> str:
     return "high" if device_type == "cuda" and reduced and before == "highest" else before
 
 
-OR_ADAPTERS = "use bf16-mixed, or train adapters (model.init_args.lora), which stay float32"
-
-
-def check_target_precision(trainer: L.Trainer, name: str, instead: str = "use bf16-mixed") -> None:
+def check_target_precision(trainer: L.Trainer, name: str, *, can_use_adapters: bool = False) -> None:
     """Make sure that target networks are kept in float32.
 
     Args:
         trainer: of the run.
         name: of the algorithm, for the error.
-        instead: what the error advises.
+        can_use_adapters: whether the error advises adapters, which stay float32.
 
     Raises:
         UserError: if they were to be kept in half precision, in which they do not move.
     """
     if isinstance(trainer.precision_plugin, HalfPrecision):
+        advice = "use bf16-mixed"
+        if can_use_adapters:
+            advice += ", or train adapters (model.init_args.lora), which stay float32"
         raise UserError(
-            f"precision {trainer.precision} rounds the steps of {name}'s target networks to nothing; {instead}"
+            f"precision {trainer.precision} rounds the steps of {name}'s target networks to nothing; {advice}"
         )
 
 
@@ -169,12 +171,14 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
             f"lr_schedule {settings['lr_schedule']} needs the number of steps: set trainer.max_steps. Until then the "
             "learning rate does not fall"
         )
-    common = (settings["lr"], settings["weight_decay"], settings["adam_beta2"])
+    lr = settings["lr"]
+    weight_decay = settings["weight_decay"]
+    beta2 = settings["adam_beta2"]
     optimizer: torch.optim.AdamW
     if settings["optimizer"] == "muon":
-        optimizer = muon(module, settings["muon_lr"], *common)
+        optimizer = muon(module, muon_lr=settings["muon_lr"], lr=lr, weight_decay=weight_decay, beta2=beta2)
     else:
-        optimizer = adamw(module, *common)
+        optimizer = adamw(module, lr=lr, weight_decay=weight_decay, beta2=beta2)
     rate = schedule(optimizer, settings["lr_schedule"], settings["warmup_steps"], settings["final_lr"], steps)
     _warn_of_short_run(settings, steps)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
@@ -358,20 +362,16 @@ def schedule(optimizer: torch.optim.Optimizer, kind: str, warmup: int, last: flo
     return LambdaLR(optimizer, factor)
 
 
-#: Steps after which a compilation of layers (some 20 s) has paid on a GPU.
-_STEPS_WORTH_COMPILING = 200
-
-
 def compile_for(module: L.LightningModule, choice: bool | str | None) -> None:
     """Compile the layers of a module that begins to train; see `lmrl.models.lm.compile_layers`.
 
     Args:
         module: with its trainer.
-        choice: false: not; true or the name of a backend; None: on a GPU, if the run is long enough to gain by it.
+        choice: false: not; true or the name of a backend; None: on a GPU, if the run is long enough.
     """
     trainer = module.trainer
     if choice is None:
-        long_enough = trainer.max_steps == -1 or trainer.max_steps >= _STEPS_WORTH_COMPILING
+        long_enough = trainer.max_steps == -1 or trainer.max_steps >= _MIN_STEPS_TO_COMPILE
         choice = trainer.strategy.root_device.type == "cuda" and long_enough
     backend = backend_of(choice)
     if backend is not None and compile_layers(module, backend) == 0:

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TermMeans(NamedTuple):
-    """What `TokenMeans` computes."""
+    """The result of `TokenMeans`."""
 
     means: dict[str, Tensor]
     """() each; 0 where there were no tokens."""
@@ -122,7 +122,7 @@ def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in state.items()}
 
 
-_METRICS = "epoch_metrics"  # entry of a checkpoint
+_METRICS_ENTRY = "epoch_metrics"  # entry of a checkpoint
 
 
 def log_now(trainer: Trainer, metrics: Mapping[str, float]) -> None:
@@ -237,7 +237,7 @@ class LossReporter(Callback):
         return means
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin again."""
+        """Reset the metrics of training."""
         self._forget(validation=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -249,7 +249,7 @@ class LossReporter(Callback):
         self.check_last()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Begin again."""
+        """Reset the metrics of validation."""
         self._forget(validation=True)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -261,13 +261,13 @@ class LossReporter(Callback):
         if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             # Validation begins again after a resume.
             training = {key: metric for key, metric in self._metrics.items() if not _of_validation(key)}
-            checkpoint[_METRICS] = {key: metric.state_dict() for key, metric in training.items()}
+            checkpoint[_METRICS_ENTRY] = {key: metric.state_dict() for key, metric in training.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Resume with these states."""
         self._metrics = {}
         # A metric is made when it is first updated, and takes its state then.
-        self._restored = dict(checkpoint.get(_METRICS, {}))
+        self._restored = dict(checkpoint.get(_METRICS_ENTRY, {}))
 
     def _forget(self, validation: bool) -> None:
         for key in list(self._metrics):
@@ -292,8 +292,9 @@ class LossReporter(Callback):
 class PerplexityReporter(LossReporter):
     """Logs the perplexity of the action tokens over an epoch too: ``exp`` of their mean negative log-likelihood.
 
-    Of held-out episodes also the ``excess``, where it is known how random their player is: by how many nats an action
-    is less probable to the model than to that player, on average. 0 is a perfect clone.
+    For held-out episodes it also logs the ``excess``, the KL to the behaviour policy, if the entropy of that policy is
+    known: the mean number of nats by which an action is less probable to the model than to the policy that played. 0 is
+    a perfect clone.
     """
 
     def log_batch(self, module: L.LightningModule, terms: TermMeans) -> None:
@@ -328,8 +329,8 @@ class WeightReporter(LossReporter):
     """
 
     _WINDOW = 200  # batches that are judged together: while the values move, one alone may look like anything
-    _NEAR_MAX = 0.9
-    _NEAR_ZERO = 0.01
+    _SATURATED_SHARE = 0.9  # of `max_weight`, which a mean weight must reach for a warning
+    _VANISHING_WEIGHT = 0.01  # which no weight must exceed for a warning
 
     def __init__(self, name: str, max_weight: float) -> None:
         super().__init__(name)
@@ -348,9 +349,9 @@ class WeightReporter(LossReporter):
             self._judge(module.trainer.global_step, float(means.mean()), float(maxima.max()))
 
     def _judge(self, step: int, mean: float, largest: float) -> None:
-        if mean >= self._NEAR_MAX * self.max_weight:
+        if mean >= self._SATURATED_SHARE * self.max_weight:
             sign = f"the mean weight is {mean:.4g} of at most {self.max_weight:g}: actions count alike, V is too low"
-        elif largest <= self._NEAR_ZERO:
+        elif largest <= self._VANISHING_WEIGHT:
             sign = f"the largest weight is {largest:.2g}: nothing is learned, V is too high"
         else:
             return
@@ -360,7 +361,7 @@ class WeightReporter(LossReporter):
 class RoundReporter(LossReporter):
     """Logs the terms of PPO's loss as means over a round, and the first ratios, which must be 1."""
 
-    _FARTHEST = 0.05  # of a first ratio from 1, in any precision
+    _MAX_RATIO_GAP = 0.05  # of a first ratio from 1, in any precision
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -383,8 +384,8 @@ class RoundReporter(LossReporter):
             ratio = terms.means[self.ratio].item()
             log_now(module.trainer, {f"{self.name}/first_ratio": ratio})
             # A stale round that is not scored again is compared with the policy that played it.
-            is_stale = getattr(module, "importance_cap_of_steps", None) is not None
-            if abs(ratio - 1.0) > self._FARTHEST and not is_stale:
+            is_stale = getattr(module, "step_importance_cap", None) is not None
+            if abs(ratio - 1.0) > self._MAX_RATIO_GAP and not is_stale:
                 rank_zero_warn(
                     f"a ratio of the first minibatch is {ratio:.3f}, not 1: what is trained is not the distribution "
                     "that was sampled from"

@@ -101,7 +101,7 @@ def test_a_server_plays_ahead_with_the_weights_of_the_round_before(bc_run: str, 
         corrections.append(correction)
         module.correction = correction
 
-    module.correct_rollouts = noted  # type: ignore[method-assign]
+    module.set_correction = noted  # type: ignore[method-assign]
     with TokenServer(NEVER) as server:
         train(module, server, tmp_path, steps=4, max_staleness=1)
         # Each round has weights of its own; the last one may have been on its way when the run ended.
@@ -175,7 +175,7 @@ def test_read_anew_are_the_numbers_that_were_noted_in_play(level: str, bc_run: s
         torch.manual_seed(0)
         module = PPO(pretrained=bc_run, level=level, critic="shared")
         torch.nn.init.normal_(module.v_head.outer.weight)
-        module.correct_rollouts(correction)
+        module.set_correction(correction)
         noting = Noting()
         playing = RolloutCollection(episodes=4, slots=4)
         fit(module, rounds(batch_size=64), tmp_path / str(correction), 1, playing=playing, callbacks=[noting])

@@ -56,8 +56,8 @@ def test_the_weights_are_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -
         made.append(arguments[0])
         return make(*arguments, **settings)
 
-    make = load._made
-    monkeypatch.setattr(load, "_made", noted)
+    make = load._build_module
+    monkeypatch.setattr(load, "_build_module", noted)
     tune(run, temperatures=(1.0, 0.5), top_ps=(0.9,), episodes=1)
     assert len(made) == 1
     # The maze's probe needs a greedy policy.

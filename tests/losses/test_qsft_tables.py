@@ -231,7 +231,7 @@ def test_factors_give_what_the_table_gives(monkeypatch: pytest.MonkeyPatch, cap:
     hidden, weight, bias = (torch.randn(shape, generator=g) for shape in ((6, 5), (VOCABULARY, 5), (VOCABULARY,)))
     state = torch.tensor([0, 5, 3, 3])
     token = torch.tensor([64, 127, 90, 91])
-    monkeypatch.setattr("lmrl.losses.qsft._ROWS", 2 * VOCABULARY)
+    monkeypatch.setattr("lmrl.losses.qsft._MAX_TABLE_SCORES", 2 * VOCABULARY)
     for b in (bias, None):
         factors = [LinearScores(hidden, weight, b, cap), LinearScores(hidden.flip(0), weight, b, cap)]
         tables = [soft_cap(torch.nn.functional.linear(h, weight, b), cap) for h in (hidden, hidden.flip(0))]

@@ -8,7 +8,7 @@ import pytest
 
 from lmrl.errors import UserError
 from lmrl.losses import PPOColumns
-from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode, sampled
+from lmrl.modules.policy_gradient import RolloutEpisode, rollout_episode, values_per_token
 from lmrl.modules.ppo import compute_advantages
 from lmrl.tokens.encoding import Window
 from lmrl.tokens.segments import segments
@@ -70,7 +70,7 @@ def test_a_round_in_numbers(window: Window) -> None:
 def test_what_was_noted_of_other_tokens_is_refused() -> None:
     strange = replace(game(True), action_values=((0.5,), (0.2, 0.1)))
     with pytest.raises(UserError, match=r"need action_values of the very tokens .* has 3 of them"):
-        sampled(strange, "action_values", [*segments(strange, CHARS, Window())])
+        values_per_token(strange, "action_values", [*segments(strange, CHARS, Window())])
 
 
 def test_lambda_by_turn_keeps_the_credit_within_a_turn() -> None:

@@ -19,7 +19,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import PPOColumns, bc_loss, gae
 from lmrl.modules import PPO, load_module
-from lmrl.modules.load import _move
+from lmrl.modules.load import _move_to_device
 from lmrl.modules.policy_gradient import RolloutEpisode
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import Encoder, Window
@@ -276,7 +276,7 @@ def test_a_shared_critic_learns_in_compiled_layers(bc_run: str, tmp_path: Path) 
 def test_the_reference_model_is_not_moved_to_where_the_policy_plays(bc_run: str) -> None:
     """On a GPU it would take as much memory again."""
     module = ppo(bc_run)
-    _move(module, torch.device("meta"))
+    _move_to_device(module, torch.device("meta"))
     assert all(weight.is_meta for weight in module.model.parameters()) and module.device.type == "meta"
     assert not any(weight.is_meta for weight in module.ref_model.parameters())
 

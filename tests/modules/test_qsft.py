@@ -26,7 +26,6 @@ from lmrl.evaluation.token_values import token_values
 from lmrl.evaluation.tuning import TUNED
 from lmrl.losses import probability_ratio
 from lmrl.modules import BC, ILQL, QSFT, load_module
-from lmrl.modules.ratios import unspoken_ids
 from lmrl.tokens.collate import collate
 from lmrl.tokens.encoding import Window, encoder_for
 from lmrl.tokens.segments import context, segments
@@ -124,7 +123,7 @@ def test_targets_come_from_the_copy_and_its_support_from_the_policy() -> None:
 def test_what_is_never_said_has_no_part_in_the_targets() -> None:
     module = small(tokenizer="lmrl-letters", support=0.0)
     encoder = encoder_for(module.tokenizer, None)
-    invalid = unspoken_ids(module)
+    invalid = module.invalid_token_ids()
     batch = collate([part for e in corridor() for part in segments(e, encoder, Window(texts=1))])
     before = module.losses(batch)
     with torch.no_grad():
@@ -151,7 +150,7 @@ def read(module: QSFT, request: Request) -> list[int]:
 def played(module: QSFT, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     """``(len(ids), vocabulary)`` log-probabilities and ratios, by full forward passes."""
     tokens = torch.tensor([list(ids)])
-    invalid = unspoken_ids(module)
+    invalid = module.invalid_token_ids()
     p, base = (
         model(input_ids=tokens).logits[0].masked_fill(invalid, -math.inf) for model in (module.q_model, module.model)
     )
@@ -296,7 +295,7 @@ def test_ratios_of_a_small_model_are_what_dynamic_programming_finds() -> None:
     for _ in range(12):
         minimise(module.q_model.parameters(), lambda: module.losses(batch).loss, 60)
         module.target_q_model.load_state_dict(module.q_model.state_dict())
-    words = int((~unspoken_ids(module)).sum())
+    words = int((~module.invalid_token_ids()).sum())
     expected = dynamic_programming(corridor(), -3.0, 0.0, words)
     assert {pair: ratio_of(module, *pair) for pair in expected} == pytest.approx(expected, abs=1e-2)
 
@@ -305,7 +304,7 @@ def test_ratios_of_a_small_model_are_what_dynamic_programming_finds() -> None:
 def ratio_of(module: QSFT, state: str, token: str) -> float:
     encoder = encoder_for(module.tokenizer, module.window)
     ids = torch.tensor([encoder.encode(state)])
-    invalid = unspoken_ids(module)
+    invalid = module.invalid_token_ids()
     p, base = (
         model(input_ids=ids).logits[:, -1].masked_fill(invalid, -math.inf) for model in (module.q_model, module.model)
     )
