@@ -82,7 +82,7 @@ class RoundHealth:
         mean = sum(entry.total for entry in self.rounds) / count
         mean_square = sum(entry.squares for entry in self.rounds) / count
         # Variance of the mean over the starts of the window.
-        variance = max(0.0, mean_square - mean**2) / count
+        variance = max(0.0, mean_square - mean**2) / max(1, count - 1)
         if self.best is None or mean > self.best.mean:
             self.best = _Window(number, mean, variance)
             return None

@@ -94,8 +94,9 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any], processes:
     """
     _check_counters(checkpoint.get("loops"))
     before = checkpoint["lmrl"].get("made_with", {})
-    compared = [("number of processes", checkpoint["lmrl"].get("processes"), processes)]
-    compared += [(name, before.get(name), module.made_with.get(name)) for name in _DATA_SETTINGS]
+    compared: list[tuple[str, Any, Any]] = [("number of processes", checkpoint["lmrl"].get("processes"), processes)]
+    for name in _DATA_SETTINGS:
+        compared.append((name, before.get(name), module.made_with.get(name)))
     for name, value in checkpoint.get("hyper_parameters", {}).items():
         if name not in _MAY_CHANGE and name in module.hparams:
             compared.append((name, value, module.hparams[name]))

@@ -143,9 +143,8 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything that was read."""
-        if hasattr(self, "_reader"):
-            del self._reader  # or two caches, and two copies of weights, would be there at once
-        self._reader = Reader(self.model, self.slots, self.max_length, self._compile)
+        vars(self).pop("_reader", None)  # or two caches, and two copies of weights, would be there at once
+        self._reader: Reader = Reader(self.model, self.slots, self.max_length, self._compile)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -288,7 +288,7 @@ class PolicyLoss(NamedTuple):
     """GRPO's KL penalty; None where the penalty is part of the rewards alone."""
     entropy: Tensor
     approx_kl: Tensor
-    """``mean(ratio - 1 - log ratio)``: how far the policy has moved since the round was collected."""
+    """``mean(ratio - 1 - log ratio)`` of tokens: how far the policy has moved since the round was collected."""
     clipfrac: Tensor
     """Share of the tokens whose ratio is outside of the clipping range."""
     clip_ratio_low: Tensor
@@ -302,7 +302,7 @@ class PolicyLoss(NamedTuple):
 def _policy_terms(
     loss: Tensor,
     now: TokenLogprobs,
-    log_ratio: Tensor,
+    token_log_ratio: Tensor,
     ratio: Tensor,
     *,
     is_clipped: Tensor,
@@ -314,8 +314,8 @@ def _policy_terms(
     Args:
         loss: (N,) of each token.
         now: of the policy that is being trained.
-        log_ratio: (N,) logarithm of the ratio to the policy that sampled.
-        ratio: (N,) its exponential.
+        token_log_ratio: (N,) logarithm of the ratio of each token to the policy that sampled it.
+        ratio: (N,) the ratio that is clipped, of the token or of its action.
         is_clipped: (N,) bool, see `PolicyLoss.clipfrac`.
         is_low: (N,) bool, see `PolicyLoss.clip_ratio_low`.
         is_high: (N,) bool, see `PolicyLoss.clip_ratio_high`.
@@ -325,14 +325,14 @@ def _policy_terms(
     entropy = now.entropy.sum() / count
     # What is logged has no gradient.
     with torch.no_grad():
-        farthest = ratio[log_ratio.abs().argmax()] if len(ratio) else ratio.new_ones(())
+        farthest = ratio[ratio.log().abs().argmax()] if len(ratio) else ratio.new_ones(())
         return PolicyLoss(
             loss=mean_loss,
             policy_loss=mean_loss,
             value_loss=None,
             kl_loss=None,
             entropy=entropy,
-            approx_kl=(ratio - 1.0 - log_ratio).sum() / count,
+            approx_kl=(token_log_ratio.exp() - 1.0 - token_log_ratio).sum() / count,
             clipfrac=is_clipped.sum() / count,
             clip_ratio_low=is_low.sum() / count,
             clip_ratio_high=is_high.sum() / count,
@@ -365,9 +365,8 @@ def clipped_policy_loss(
         turn_end: (N,) bool, the last token of each action: the ratio is that of the whole action; None: of the token.
         importance: (N,) c, see `importance_weights`, constant while a round is learned from; None: 1.
     """
-    log_ratio = now.logprob - old_logprob
-    if turn_end is not None:
-        log_ratio = sum_over_turn(log_ratio, turn_end)
+    token_log_ratio = now.logprob - old_logprob
+    log_ratio = token_log_ratio if turn_end is None else sum_over_turn(token_log_ratio, turn_end)
     ratio = log_ratio.exp()
 
     # The maximum is pessimistic: beyond the range a ratio has a gradient only if it moves the wrong way.
@@ -380,7 +379,7 @@ def clipped_policy_loss(
 
     is_clipped = (ratio < 1.0 - clip) | (ratio > 1.0 + high)
     is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
-    return _policy_terms(loss, now, log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
+    return _policy_terms(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
 
 
 def truncated_policy_loss(
@@ -418,9 +417,8 @@ def truncated_policy_loss(
         `PolicyLoss` whose ratios are those to the policy that sampled. ``clipfrac`` is the share of tokens whose weight
         was cut or set to 0, ``clip_ratio_low`` and ``clip_ratio_high`` are the shares of those set to 0.
     """
-    log_ratio = now.logprob - old_logprob
-    if turn_end is not None:
-        log_ratio = sum_over_turn(log_ratio, turn_end)
+    token_log_ratio = now.logprob - old_logprob
+    log_ratio = token_log_ratio if turn_end is None else sum_over_turn(token_log_ratio, turn_end)
     ratio = log_ratio.detach().exp()
     is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
     importance = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~(is_low | is_high)
@@ -431,7 +429,7 @@ def truncated_policy_loss(
         loss = loss * weight
 
     is_clipped = is_low | is_high | (ratio > cap)
-    return _policy_terms(loss, now, log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
+    return _policy_terms(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
 
 
 def policy_loss_terms(
@@ -604,7 +602,7 @@ class KLController:
     target: float | None = None
     """The mean KL per action token to reach; None keeps the coefficient."""
     horizon: float | None = None
-    """Number of samples that it takes to change the coefficient by a factor of about e."""
+    """In so many samples the coefficient changes by 22 % at most."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)

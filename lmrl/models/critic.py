@@ -242,8 +242,8 @@ class DetachedCritic(nn.Module):
     def _follow_states(self, hidden: Tensor, count: int) -> None:
         """Move mean and scale of the states towards those of a round of N states, and the inner layer against them."""
         sums = hidden.new_zeros((2, hidden.shape[1]), dtype=torch.float64)
-        for piece in hidden.split(_STATES_PER_SUM):  # in double precision all states at once would be large
-            exact = piece.double()
+        for start in range(0, len(hidden), _STATES_PER_SUM):  # in double precision all states would be large
+            exact = hidden[start : start + _STATES_PER_SUM].double()
             sums += torch.stack([exact.sum(0), exact.square().sum(0)])
         if _is_distributed():
             dist.all_reduce(sums)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.optim import Optimizer
 
 from lmrl.datamodules.online import online_datamodule
@@ -91,11 +92,14 @@ class ArCHer(ActorCritic):
         """See `ActorCritic.setup`.
 
         Raises:
-            UserError: if ``actor_loss: pg`` is to learn from recorded episodes, or the target networks were to be kept
-                in half precision, in which they do not move.
+            UserError: if ``actor_loss: pg`` is to learn from recorded episodes or in mixed precision, or the target
+                networks were to be kept in half precision, in which they do not move.
         """
         if self.sampled_only and online_datamodule(self.trainer, "actor_loss pg").offline:
             raise UserError("actor_loss pg learns from what was sampled: data.init_args.offline must be False")
+        if self.sampled_only and isinstance(self.trainer.precision_plugin, MixedPrecision):
+            # Play computes in the precision of the weights, so that the ratios of whole actions would not begin at 1.
+            raise UserError("actor_loss pg cannot train in mixed precision: set trainer.precision to 32-true")
         super().setup(stage)
         check_target_precision(self.trainer, type(self).__name__)
 

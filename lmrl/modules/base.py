@@ -412,7 +412,8 @@ class LanguageModule(L.LightningModule):
         if (self.hparams.get("lora") or {}).get("lora_dropout"):
             # Processes that train together draw different numbers.
             checkpoint["lmrl"]["random_state"] = all_gather_objects(random_state(self.device))
-        checkpoint["lmrl"]["processes"] = self.trainer.world_size
+        if self._trainer is not None:
+            checkpoint["lmrl"]["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the weights of another vocabulary, and to resume a run with other data or settings."""

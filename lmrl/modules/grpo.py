@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from lmrl.errors import UserError, check_choice, check_range
 from lmrl.losses import (
@@ -145,9 +146,10 @@ class GRPO(PolicyGradient):
         # An episode can be alone in its group, if the others failed. Its advantage is 0.
         groups = [int(episode.info.get("group", -1)) for episode in episodes]
         if -1 in groups:
+            alone = ', or model.init_args.advantage to "rebn"' if type(self) is GRPO else ""
             raise UserError(
                 f"{type(self).__name__} compares episodes that began alike: set group_size of RolloutCollection to 2 "
-                'or more, or model.init_args.advantage to "rebn"'
+                f"or more{alone}"
             )
         return groups
 
@@ -164,7 +166,7 @@ class GRPO(PolicyGradient):
         if batch.columns is None:
             raise UserError(f"{type(self).__name__} learns from rounds that it has played, not from recorded batches")
         now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
-        kl_weight: float | None = float(self.kl_weight)
+        kl_weight: Tensor | float | None = self.kl_weight  # as a tensor: a number of a GPU would have to be waited for
         if self.use_kl_in_reward:
             kl_weight = 0.0
         elif not self.has_kl_penalty:

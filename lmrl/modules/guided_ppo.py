@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lmrl.decoding.sampling import Head, add_q_to_logits, min_q
+from lmrl.decoding.engine import Engine
+from lmrl.decoding.sampling import Guidance, Head, add_q_to_logits, min_q
 from lmrl.errors import check_range
 from lmrl.losses import Scores, row_scores
 from lmrl.models.heads import ValueHead, frozen_copy
@@ -52,8 +53,8 @@ class GuidedPPO(PPO):
         self.trunk = build_value_trunk(self.model, self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.value_state_dict(), required=True)
-        # `reranker` needs the V head of the run. Only a shared critic trains it further.
-        self.v_head.requires_grad_(self.critic is None)
+        # Only a shared critic trains the V head of the run further.
+        self.v_head.requires_grad_(self.is_critic_shared)
         # The reference policy is pi_beta with the present values.
         self.ref_model = frozen_copy(nn.ModuleList([self.trunk, self.q_heads]))
 
@@ -110,9 +111,16 @@ class GuidedPPO(PPO):
         """Sample from the guided policy; for `settings` see `lmrl.policies.ValueGuidedPolicy`."""
         return self.played_values.policy(self, self.beta if beta is None else beta, **settings)
 
-    def reranker(self, proposals: Sequence[str], **settings: Any) -> RerankPolicy:
-        """Rank actions by the sum of ``min Q - V`` over tokens; for `settings` see `lmrl.policies.RerankPolicy`."""
-        return self.played_values.reranker(self, proposals, **settings)
+    def reranker(
+        self, proposals: Sequence[str], beta: float | None = None, slots: int | None = None, **settings: Any
+    ) -> RerankPolicy:
+        """Rank actions by likelihood under the guided policy; for `settings` see `lmrl.policies.RerankPolicy`.
+
+        The values of the run have become logits, so that they say nothing without pi_beta.
+        """
+        guidance = Guidance(Engine(self.trunk, slots), list(self.q_heads), self.beta if beta is None else beta)
+        scored: dict[str, Any] = {"score": "guided", "guidance": guidance, "slots": slots, **settings}
+        return RerankPolicy(self.model, self.tokenizer, self.context_window(), proposals=proposals, **scored)
 
     def value_state_dict(self) -> dict[str, Tensor]:
         """Trunk (its adapters, where it has some) and heads: ``trunk.*``, ``q_heads.*``, ``v_head.*``."""

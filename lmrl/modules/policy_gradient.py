@@ -153,7 +153,7 @@ class PolicyGradient(LanguageModule):
         kl_target: float | None = None,
         kl_horizon: float | None = None,
         bc_weight: float = 0.0,
-        loss_agg_mode: str = "token-mean",
+        loss_agg_mode: str | None = None,
         **shared: Any,
     ) -> None:
         """Build the policy, which the algorithm starts from.
@@ -164,9 +164,11 @@ class PolicyGradient(LanguageModule):
             entropy_weight: weight of an entropy bonus; 0 as published.
             kl_weight: KL penalty coefficient, per action token.
             kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.
-            kl_horizon: episodes that it takes to change the coefficient by a factor of about e; goes with `kl_target`.
+            kl_horizon: in so many episodes the coefficient changes by 22 % at most; goes with `kl_target`.
             bc_weight: weight of the BC loss on recorded episodes; needs ``data.init_args.offline``.
-            loss_agg_mode: what the loss is a mean over; see `lmrl.losses.loss_weights`.
+            loss_agg_mode: what the loss is a mean over, see `lmrl.losses.loss_weights`; None: ``token-mean``, or
+                ``turn-mean`` where ratios are those of whole actions: a mean over tokens would count an action once for
+                each of its tokens.
             **shared: arguments of `LanguageModule`.
 
         Raises:
@@ -181,18 +183,27 @@ class PolicyGradient(LanguageModule):
             )
         check_range("[0, inf)", clip=clip, clip_high=clip_high)
         check_range("[0, inf)", kl_weight=kl_weight, entropy_weight=entropy_weight, bc_weight=bc_weight)
-        check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
+        if loss_agg_mode is not None:
+            check_choice(LOSS_AGG_MODES, loss_agg_mode=loss_agg_mode)
         super().__init__(**shared)
         self.loss_arguments: dict[str, Any] = {"clip": clip, "clip_high": clip_high, "entropy_weight": entropy_weight}
         self.bc_weight = bc_weight
-        self.loss_agg_mode = loss_agg_mode
+        self._loss_agg_mode = loss_agg_mode
         self.kl_controller = KLController(kl_target, kl_horizon)
         if kl_target is not None and kl_weight == 0.0:
             raise UserError("kl_target multiplies kl_weight, which must not be 0 then")
         self.reporter = RoundReporter(self.name)
         # A buffer, so that checkpoints hold the coefficient that the controller has reached.
         self.register_buffer("kl_weight", torch.tensor(kl_weight, dtype=torch.float64))
+        #: Whether there is a KL penalty; otherwise the KL to the reference model is only logged.
+        self.has_kl_penalty = kl_weight > 0.0
         self.register_buffer("invalid", self.invalid_token_ids(), persistent=False)
+
+    @property
+    def loss_agg_mode(self) -> str:
+        """What the loss is a mean over."""
+        default = "turn-mean" if self.by_turn else "token-mean"
+        return default if self._loss_agg_mode is None else self._loss_agg_mode
 
     # -- what an algorithm computes -----------------------------------------------------------------------------
 
@@ -328,11 +339,6 @@ class PolicyGradient(LanguageModule):
         if self.has_kl_penalty:
             return 1
         return min(_KL_STRIDE, max(1, episodes // _KL_EPISODES))
-
-    @property
-    def has_kl_penalty(self) -> bool:
-        """Whether there is a KL penalty; otherwise the KL to the reference model is only logged."""
-        return float(self.kl_weight) > 0.0 or self.kl_controller.target is not None
 
     def ref_logits(self, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the reference model."""

@@ -29,7 +29,7 @@ from lmrl.losses import (
 )
 from lmrl.models.critic import DetachedCritic, OwnCritic
 from lmrl.models.heads import ValueHead, frozen_copy
-from lmrl.models.lm import logits_of, trunk_of
+from lmrl.models.lm import checkpoint_activations, logits_of, trunk_of
 from lmrl.models.sharding import is_sharded
 from lmrl.modules.policy_gradient import (
     PolicyGradient,
@@ -201,7 +201,7 @@ class PPO(PolicyGradient):
         check_range("(-inf, inf)", head_bias=head_bias)
         check_choice(LEVELS, level=level, lambda_level=lambda_level)
         check_choice(CRITICS, critic=critic)
-        super().__init__(loss_agg_mode=loss_agg_mode or f"{level}-mean", **shared)
+        super().__init__(loss_agg_mode=loss_agg_mode, **shared)
         self.loss_arguments |= {"value_clip": value_clip, "value_weight": value_weight}
         self.gamma = gamma
         self.gae_lambda = gae_lambda
@@ -209,21 +209,27 @@ class PPO(PolicyGradient):
         self.lambda_level = lambda_level
         self.by_turn = level == "turn"
         self.is_critic_shared = critic == "shared"
+        self.build_values(head_bias)
         self.critic = None
         if critic == "detached":
             self.critic = DetachedCritic(int(self.model.config.hidden_size), critic_lr, critic_passes)
         elif critic == "own":
-            self.critic = OwnCritic(self.model, critic_lr, critic_passes)
+            self.critic = OwnCritic(self.trainable_model, critic_lr, critic_passes)
         if self.critic is not None:
             self.warmup_rounds = critic_warmup_rounds
-        self.build_values(head_bias)
 
     def build_values(self, head_bias: float) -> None:
         """Put the head of a shared critic on the policy, and keep a frozen copy of the policy as `ref_model`."""
-        if self.critic is None:
+        if self.is_critic_shared:
             self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
         # The policy starts from a BC run, so that run is the reference.
         self.ref_model = frozen_copy(self.model)
+
+    def setup(self, stage: str) -> None:
+        """See `LanguageModule.setup`; a trunk of the critic's own saves memory too, where the model does."""
+        super().setup(stage)
+        if stage == "fit" and self.hparams["activation_checkpointing"] and isinstance(self.critic, OwnCritic):
+            checkpoint_activations(self.critic.trunk)
 
     # -- a round ------------------------------------------------------------------------------------------------
 
@@ -232,7 +238,7 @@ class PPO(PolicyGradient):
         if self.critic is None:
             values = [values_per_token(episode.episode, "action_values", episode.segments) for episode in rollout]
             returns = self._set_advantages(rollout, values)
-            return {"explained_variance": explained_variance(joined(values), joined(returns))}
+            return {"explained_variance": self._explained(rollout, values, returns)}
 
         if not rollout:
             return {}
@@ -243,8 +249,8 @@ class PPO(PolicyGradient):
         values = [mean + rest for mean, rest in zip(baseline, residual, strict=True)]
         returns = self._set_advantages(rollout, values)
         metrics = {
-            "explained_variance": explained_variance(joined(values), joined(returns)),
-            "explained_by_turn": explained_variance(joined(baseline), joined(returns)),
+            "explained_variance": self._explained(rollout, values, returns),
+            "explained_by_turn": self._explained(rollout, baseline, returns),
         }
 
         # Now the critic may see the round.
@@ -260,6 +266,16 @@ class PPO(PolicyGradient):
         else:
             self.critic.fit(hidden, index, targets, seed)
         return metrics
+
+    def _explained(
+        self, rollout: Sequence[RolloutEpisode], values: Sequence[Vector], returns: Sequence[Vector]
+    ) -> float:
+        """Return the share of the variance of returns that V explains, over the states of which V counts."""
+        if self.level == "turn":  # V counts where an action begins
+            starts = [episode.turn_starts for episode in rollout]
+            values = [value[start] for value, start in zip(values, starts, strict=True)]
+            returns = [own_returns[start] for own_returns, start in zip(returns, starts, strict=True)]
+        return explained_variance(joined(values), joined(returns))
 
     def _fit_trunk(
         self,
@@ -381,10 +397,13 @@ class PPO(PolicyGradient):
         return self.hidden_states(trunk_of(self.model), batch)
 
     def critic_states(self, batch: TokenBatch) -> Tensor:
-        """(S, width) hidden states that the critic reads."""
-        if isinstance(self.critic, OwnCritic):
-            return self.hidden_states(self.critic.trunk, batch)
-        return self.states(batch)
+        """(S, width) hidden states that the critic reads; of one that is not shared, in the precision of the steps."""
+        if self.critic is None:
+            return self.states(batch)
+        with self.trainer.precision_plugin.forward_context():
+            if isinstance(self.critic, OwnCritic):
+                return self.hidden_states(self.critic.trunk, batch)
+            return self.states(batch)
 
     def logits_from(self, hidden: Tensor, batch: TokenBatch) -> Scores:
         """(S, vocabulary) logits of the policy, given its hidden states."""

@@ -72,6 +72,8 @@ class NoiseScale(Callback):
         data = trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, OfflineDataModule) or not _is_plain(trainer):
             return
+        if getattr(pl_module, "bc_weight", 0.0):  # recorded episodes add a gradient of their own
+            return
         if not _is_repetition(data):
             self._add_step(pl_module, data, batches)
         # Repetitions log the last estimate. Lightning would do so by itself, but not after a resume.

@@ -127,5 +127,5 @@ def on_first_rank(work: Callable[[], R]) -> R:
         # What all processes gather is padded to the largest part, so the result itself is sent once.
         results = results or [None]
         sys.modules["torch.distributed"].broadcast_object_list(results)
-    (result,) = results
+    result: R = results[0]
     return result

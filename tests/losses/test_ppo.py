@@ -22,6 +22,7 @@ from lmrl.losses import (
     ppo_loss,
     sum_over_turn,
     token_logprobs,
+    truncated_policy_loss,
     whiten,
     with_kl_penalty,
 )
@@ -219,6 +220,16 @@ def test_no_action_tokens_give_zero() -> None:
     found = [term.item() for term in terms("cpu")]
     assert found == [0.0] * (len(found) - 1) + [1.0]
     assert all(term.is_meta for term in terms("meta")), "all terms are where the loss is"
+
+
+def test_the_logged_kl_is_that_of_tokens_whatever_is_clipped() -> None:
+    old = torch.tensor([-1.0, -2.0, -0.5])
+    now = TokenLogprobs(torch.tensor([-1.2, -1.5, -0.6]), torch.zeros(3))
+    expected = float((torch.exp(now.logprob - old) - 1.0 - (now.logprob - old)).mean())
+    for turn_end in (None, torch.tensor([False, True, True])):
+        clipped = clipped_policy_loss(now, old, torch.ones(3), clip=0.2, turn_end=turn_end)
+        cut = truncated_policy_loss(now, old, torch.ones(3), cap=2.0, clip=0.2, turn_end=turn_end)
+        assert float(clipped.approx_kl) == pytest.approx(expected) == float(cut.approx_kl)
 
 
 def test_a_turn_begins_with_its_first_token_and_adds_up_all() -> None:

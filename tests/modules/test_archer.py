@@ -402,5 +402,7 @@ def test_settings_that_do_not_go_together_are_refused(bc_run: str, data_path: Pa
         make(bc_run, actor_loss="sac")
     with pytest.raises(UserError, match="leave out lora"):
         make(bc_run, lora={"r": 2})
+    with pytest.raises(UserError, match="actor_loss pg cannot train in mixed precision"):
+        fit(make(bc_run, actor_loss="pg"), rounds(), tmp_path, 1, settings={"precision": "bf16-mixed"})
     with pytest.raises(UserError, match="ArCHer's target networks to nothing; use bf16-mixed"):
         trainer(tmp_path, 1, precision="bf16-true").fit(make(bc_run), offline(data_path))

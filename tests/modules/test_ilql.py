@@ -11,6 +11,7 @@ from torch import Tensor
 from lmrl.checkpoints.export import load_values
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
+from lmrl.models.critic import OwnCritic
 from lmrl.modules import ILQL, GuidedPPO
 from lmrl.policies import ValueGuidedLogitsProcessor
 from lmrl.tokens.collate import collate
@@ -97,6 +98,36 @@ def test_a_sharded_module_exports_them_too(module: ILQL, tmp_path: Path) -> None
     module.export(tmp_path / "ilql", weights=module.state_dict())
     (head, _), expected = load_values(tmp_path / "ilql").q_heads, module.target_q_heads[0].state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in head.state_dict().items())
+
+
+def test_ppo_ranks_actions_by_the_policy_that_it_plays(module: ILQL, tmp_path: Path) -> None:
+    """The values of the run are parts of the logits now: their differences to V mean nothing any more."""
+    module.export(tmp_path / "ilql")
+    guided = GuidedPPO(pretrained=str(tmp_path / "ilql"), beta=3.0).eval()
+    guided.window = module.window
+    encoder = encoder_for(guided.tokenizer, guided.context_window())
+    expected = []
+    for request in REQUESTS:
+        before = read(module, request)
+        row = []
+        for move in MOVES:
+            ids = encoder.action(move)
+            text = torch.tensor([[*before, *ids]])
+            hidden = guided.trunk(input_ids=text).last_hidden_state[0]
+            lowest = torch.minimum(*(head(hidden) for head in guided.q_heads))
+            weighed = guided.model(input_ids=text).logits[0] + 3.0 * lowest
+            weighed = weighed.masked_fill(guided.invalid_token_ids(), -torch.inf).log_softmax(-1)
+            row.append(sum(float(weighed[len(before) - 1 + i, token]) for i, token in enumerate(ids)))
+        expected.append(row)
+    torch.testing.assert_close(guided.reranker(MOVES).scores(REQUESTS), torch.tensor(expected), atol=1e-3, rtol=1e-4)
+
+
+def test_a_critic_of_its_own_begins_as_the_values_that_play(module: ILQL, tmp_path: Path) -> None:
+    module.export(tmp_path / "ilql")
+    guided = GuidedPPO(pretrained=str(tmp_path / "ilql"), critic="own")
+    assert isinstance(guided.critic, OwnCritic)
+    for name, tensor in guided.trunk.state_dict().items():
+        assert torch.equal(tensor, guided.critic.trunk.state_dict()[name]), name
 
 
 def test_ppo_goes_on_from_what_was_played(module: ILQL, tmp_path: Path) -> None:

@@ -96,6 +96,14 @@ def test_a_step_has_the_segments_of_its_minibatches(bc_run: str, tmp_path: Path)
     assert sizes[-1] == len(data.played) / data._planned().per_pass
 
 
+def test_recorded_episodes_that_are_learned_from_too_are_not_in_the_estimate(
+    bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    module = GRPO(pretrained=bc_run, advantage="rebn", bc_weight=1.0)
+    data = rounds(path=str(data_path), offline=True, batch_size=32)
+    assert "train/noise_scale" not in fit(module, data, tmp_path, steps=3).callback_metrics
+
+
 @pytest.mark.filterwarnings("ignore:rounds of .* episodes are mostly noise")
 def test_a_run_logs_it_and_leaves_repetitions_out(bc_run: str, tmp_path: Path) -> None:
     """Rounds of 16 episodes are learned from twice, in minibatches of 8, so two of the four steps of a round count."""
