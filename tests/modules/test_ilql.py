@@ -116,7 +116,7 @@ def test_ppo_ranks_actions_by_the_policy_that_it_plays(module: ILQL, tmp_path: P
             hidden = guided.trunk(input_ids=text).last_hidden_state[0]
             lowest = torch.minimum(*(head(hidden) for head in guided.q_heads))
             weighed = guided.model(input_ids=text).logits[0] + 3.0 * lowest
-            weighed = weighed.masked_fill(guided.invalid_token_ids(), -torch.inf).log_softmax(-1)
+            weighed = weighed.masked_fill(guided.invalid_token_ids(), -torch.inf).log_softmax(-1).detach()
             row.append(sum(float(weighed[len(before) - 1 + i, token]) for i, token in enumerate(ids)))
         expected.append(row)
     torch.testing.assert_close(guided.reranker(MOVES).scores(REQUESTS), torch.tensor(expected), atol=1e-3, rtol=1e-4)

@@ -169,15 +169,15 @@ def test_ratios_of_turns_give_the_gradient_of_the_return() -> None:
 def test_a_ratio_of_a_whole_action_counts_once_by_default() -> None:
     """Up to the constant, the gradient is that of ratios of tokens, of which an action has one for each."""
     table = Table(WINDOWS[0])
-    long = episode("s", "yzx", "p", "x", rewards=[0.5, 0.0], terminated=True)
-    short = episode("s", "x", "q", "yzx", rewards=[0.0, 3.0], terminated=True)
+    played = {one.actions: one for one, _ in sampled(table, WINDOWS[0])}
+    rounds = [played["yzx", "x"], played["x", "yx"]]
     for kind in (GRPO, GAGPO):
         found = []
         for level, mode in (("turn", None), ("token", "seq-mean-token-sum")):
             module = make(
                 kind, table, advantage="dr_grpo", importance_sampling_level=level, gamma=0.9, loss_agg_mode=mode
             )
-            found.append(of_a_round(module, table, WINDOWS[0], [long, short]))
+            found.append(of_a_round(module, table, WINDOWS[0], rounds))
         turns = 4
         assert far(turns * found[0], 2 * found[1]) < 1e-5 < far(found[1], torch.zeros(()))
 
