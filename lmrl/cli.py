@@ -35,7 +35,7 @@ options:
   --evaluation.KEY=VALUE         how often the policy plays, and how much: every_n_steps and episodes; likewise
                                  --checkpoint.every_n_steps and, of online runs, --rollout.episodes
   --seed_everything SEED         decides everything that is random about the training
-  --resume                       resume from the run's last.ckpt, if it has one
+  --resume                       resume from the run's last.ckpt (or best.ckpt), if it has one
   --ckpt_path FILE               checkpoint to resume from, e.g. runs/maze_fo/ilql/last.ckpt
   --overwrite                    start a new run; the old one moves to .earlier/NAME-1 next to its folder
   --allow_pickle                 read one with pickled objects; that can run any code in it
@@ -115,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with one_line_warnings():
             code = _dispatch(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return _interrupted()
@@ -144,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _output_is_unread() -> bool:
     """Return whether whoever read the output has enough of it, and its pipe is the one that broke."""
+    if sys.stdout is None:
+        return False
     if not hasattr(select, "poll"):  # Windows
         return True
     output = select.poll()

@@ -254,7 +254,7 @@ class _Clock(L.Callback):
         self.seen: list[tuple[float, float]] = []
 
     def on_train_batch_end(self, *args: Any) -> None:
-        self.seen.append((perf_counter(), self.collection._seconds))
+        self.seen.append((perf_counter(), self.collection._rollout_seconds))
 
 
 def ours(kind: type[LanguageModule], model: Path, task: str, folder: Path, rounds: int) -> Block:

@@ -186,7 +186,8 @@ class RolloutCollection(Callback):
         """Environments side by side, on each process."""
         if self._slots is not None:
             return self._slots
-        _, processes = rank_and_world_size()
+        # The workers of the first process play for all.
+        _, processes = (0, 1) if self._has_workers else rank_and_world_size()
         return default_slots(self._module.model, -(-self.episodes // processes))
 
     def set_sampler(self, sampler: Sampler) -> None:
@@ -231,8 +232,14 @@ class RolloutCollection(Callback):
         self._data = data
         self._make_env = environment(data.task.name, data.env)
         self._start_time = perf_counter()
-        if self.max_staleness and isinstance(pl_module, PolicyGradient) and pl_module.correction is None:
-            pl_module.set_correction(self.correction)
+        if self.max_staleness and isinstance(pl_module, PolicyGradient):
+            if pl_module.correction is None:
+                pl_module.set_correction(self.correction)
+        elif self.max_staleness and pl_module.batch_spec().learner is not None:  # ArCHer with actor_loss pg
+            raise UserError(
+                f"{type(pl_module).__name__} compares with the policy that played and corrects no older ones: "
+                "max_staleness must be 0"
+            )
         data.register_collector(self)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:

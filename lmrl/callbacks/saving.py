@@ -279,9 +279,13 @@ class KeepLast(Callback):
         """Make sure that the folder of a run that had already ended exists and holds its last step."""
         root = Path(trainer.default_root_dir)
         began = trainer.ckpt_path
-        if self._saved == -1 and began and Path(began).resolve() == (root / "last.ckpt").resolve():
-            assert isinstance(pl_module, LanguageModule)
+        if self._saved != -1 or not began:
+            return
+        assert isinstance(pl_module, LanguageModule)
+        if Path(began).resolve() == (root / "last.ckpt").resolve():
             export_run_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
+        elif Path(began).resolve() == (root / "best.ckpt").resolve():  # it was killed before it saved its end
+            save_run(trainer, pl_module, "last")
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save a run that was asked to stop; after an error the last good checkpoint is worth more."""

@@ -99,7 +99,9 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any], processes:
         compared.append((name, before.get(name), module.made_with.get(name)))
     for name, value in checkpoint.get("hyper_parameters", {}).items():
         if name not in _MAY_CHANGE and name in module.hparams:
-            compared.append((name, value, module.hparams[name]))
+            # A setting of None can stand for a value that follows from others, as `loss_agg_mode`.
+            now = module.hparams[name]
+            compared.append((name, value, getattr(module, name, None) if now is None else now))
     for name, old, new in compared:
         if old is None or new is None or old == new:  # checkpoints of earlier versions lack some
             continue

@@ -2,11 +2,11 @@
 
 import difflib
 import inspect
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, get_type_hints
 
@@ -256,7 +256,7 @@ def _words(value: Any) -> Any:
         return value
     words: list[str] = []
     for item in value:
-        is_whole = "=" in item or Path(item).exists()  # a setting, or a file whose name has a comma
+        is_whole = "=" in item or os.path.exists(item)  # a setting, or a file whose name has a comma
         parts = [item] if is_whole else item.split(",")
         words += filter(None, parts)
     return words

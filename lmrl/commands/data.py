@@ -66,8 +66,10 @@ def generate_command(
         overwrite: take the place of a file with other settings (the same dataset is always recorded again).
         resume: continue after the episodes that an interrupted recording of the same dataset has kept, if any.
     """
-    if chat and not (partner or "").startswith("chat:"):
+    if chat and partner is None:
         raise UserError("chat sets a chat partner: --partner chat:MODEL is missing")
+    if partner is not None:
+        partner_argument(partner, chat)  # which refuses settings for another kind of partner
     settings = named_values(vllm, "vllm")
     player, second = (_at_server(name, settings) for name in (behaviour, partner))
     if settings and (player, second) == (behaviour, partner):

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lmrl.callbacks import ComputeBudget, InteractiveEvaluation, KeepLast, TrainingProgress
 from lmrl.checkpoints.reading import check_checkpoint, is_checkpoint, resolve_pretrained, steps_of, unreadable
-from lmrl.checkpoints.run_files import has_run
+from lmrl.checkpoints.run_files import files_of_run, has_run
 from lmrl.commands.arguments import PUBLIC, explain, public_classes
 from lmrl.commands.libraries import explain_library, is_refused_setting, quiet_libraries
 from lmrl.commands.run_folder import check_run_folder, run_folder, unfinished
@@ -349,7 +349,7 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     """Put ``--ckpt_path`` in the place of ``--resume`` where the run has a checkpoint: the last, or else the best.
 
     A run that was killed before its first checkpoint is moved away, since a cluster starts the same command again and
-    cannot choose.
+    cannot choose. One that was evaluated stays: its checkpoints may have been deleted to save space.
 
     Raises:
         UserError: a checkpoint is named too.
@@ -358,7 +358,7 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
     if len(words) == len(argv):
         return words
     if any(word.partition("=")[0] in ("--ckpt_path", "--overwrite") for word in words):
-        raise UserError("--resume takes the run's last.ckpt: leave out --ckpt_path and --overwrite")
+        raise UserError("--resume takes the run's own checkpoint: leave out --ckpt_path and --overwrite")
     folder = Path(value_at(configuration(words), "trainer.default_root_dir") or ".")
     last = folder / "last.ckpt"
     # A run that was killed after its first evaluation may have a best checkpoint alone.
@@ -367,7 +367,7 @@ def _with_checkpoint(argv: Sequence[str]) -> list[str]:
             return [*words, f"--ckpt_path={checkpoint}"]
     if is_first_process():
         print(f"note: there is no {last} to resume from: a new run begins", file=sys.stderr)
-    if has_run(folder):
+    if has_run(folder) and set(files_of_run(folder)) <= {"metrics.csv", "best", "last"}:
         return [*words, "--overwrite"]
     return words
 

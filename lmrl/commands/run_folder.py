@@ -45,9 +45,9 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
         check_may_replace(folder, _begun(folder), "training", written=_FIRST_FILES)
         return
     steps = read_manifest(folder / "last").get("made_with", {}).get("steps")
-    last = folder / "last.ckpt"
+    can_resume = is_checkpoint(folder / "last.ckpt") or is_checkpoint(folder / "best.ckpt")
     reached = "" if steps is None else f" of {steps} steps"
-    way_out = "resume it with --resume, or " if is_checkpoint(last) else "it has no checkpoint to resume from: "
+    way_out = "resume it with --resume, or " if can_resume else "it has no checkpoint to resume from: "
     raise UserError(
         f"{folder} holds a run{reached}: {way_out}start a new run with --overwrite (the old one moves to "
         f"{folder.parent / '.earlier'}), or name another folder with --trainer.default_root_dir"

@@ -181,8 +181,8 @@ class Engine:
                 raise UserError(
                     f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
                 )
-        # Keys and values of other weights are worth nothing.
-        if self._weights.changed():
+        # Keys and values of other weights are worth nothing. Without memory for another reader there is none.
+        if self._weights.changed() or not hasattr(self, "_reader"):
             self.reset()
         self._reader.refresh_forward()
         with self.evaluating():

@@ -35,7 +35,7 @@ __all__ = [
     "without_masks",
 ]  # fmt: skip
 
-# Rows and columns of a pass over a whole batch are multiples of these.
+# Rows and columns of a pass over a whole batch are multiples of these; fewer rows are a power of two.
 _ROW_MULTIPLE = 16
 _COLUMN_MULTIPLE = 128
 _MAX_LAYER_VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up

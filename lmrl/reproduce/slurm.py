@@ -193,15 +193,17 @@ class SlurmJobs:
         self._say(f"submitted: {', '.join(lines)}")
         return jobs
 
-    @staticmethod
-    def _check_accounting(job: str, cell: Cell) -> None:
+    def _check_accounting(self, job: str, cell: Cell) -> None:
         """Make sure that SLURM knows about jobs: without its accounting they all seem to be over.
 
         Raises:
             UserError: sacct does not answer.
         """
         if subprocess.run(["sacct", "-n", "-j", job], capture_output=True).returncode != 0:
-            raise UserError(f"sacct does not answer, so job {job} of {cell.name} may still run: try again later")
+            raise UserError(
+                f"sacct does not answer, so job {job} of {cell.name} may still run: try again later, or remove the "
+                f"cell from {self._folder / _JOBS} if squeue does not list that job"
+            )
 
     def _submitted(self, cell: Cell) -> Any:
         """Return the job of an earlier command that is still queued or running; None if there is none."""

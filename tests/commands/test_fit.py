@@ -96,8 +96,14 @@ def test_a_run_that_was_killed_before_its_first_last_checkpoint_resumes_from_its
     assert "resuming at step 2" in said.err and "trained 4 steps" in said.out
     for left in ("last.ckpt", "best.ckpt"):  # what a kill within the first evaluation leaves
         (run / left).unlink()
+    (run / "evaluation").mkdir()
+    assert main(words) == 2, "a run that was evaluated is not begun anew"
+    (run / "evaluation").rmdir()
     assert main(words) == 0
     assert (run.parent / ".earlier" / "bc-1" / "best").is_dir()
+    (run / "last.ckpt").unlink()
+    assert main(words) == 0, "of a run that was killed before it saved its end the best checkpoint is there"
+    assert (run / "last.ckpt").is_file()
 
 
 def test_a_run_with_any_seed_resumes(short: Path) -> None:

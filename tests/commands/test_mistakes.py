@@ -99,7 +99,7 @@ MISTAKES = [
     ("data generate maze_fo --size 3 --out folder.parquet", "folder.parquet is there, and no file"),
     (
         "data generate twenty_questions --size 3 --partner vllm:http://x#m --vllm timeout=9 --chat timeout=9",
-        "chat sets a chat partner: --partner chat:MODEL is missing",
+        "chat can be set for a chat model only (chat:MODEL), not for 'vllm:http://x#m'",
     ),
     ("report --runs nowhere --records records", "nowhere is no folder of runs"),
 ]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmrl.callbacks import KeepLast
+from lmrl.callbacks import KeepLast, RolloutCollection
 from lmrl.checkpoints.export import exported_values
 from lmrl.datamodules import MazeDataModule
 from lmrl.errors import UserError
@@ -404,5 +404,8 @@ def test_settings_that_do_not_go_together_are_refused(bc_run: str, data_path: Pa
         make(bc_run, lora={"r": 2})
     with pytest.raises(UserError, match="actor_loss pg cannot train in mixed precision"):
         fit(make(bc_run, actor_loss="pg"), rounds(), tmp_path, 1, settings={"precision": "bf16-mixed"})
+    stale = RolloutCollection(episodes=4, max_staleness=1)
+    with pytest.raises(UserError, match=r"ArCHer compares with the policy that played .* max_staleness must be 0"):
+        fit(make(bc_run, actor_loss="pg"), rounds(), tmp_path, 1, playing=stale)
     with pytest.raises(UserError, match="ArCHer's target networks to nothing; use bf16-mixed"):
         trainer(tmp_path, 1, precision="bf16-true").fit(make(bc_run), offline(data_path))
