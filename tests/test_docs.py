@@ -55,7 +55,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     ilql = (tmp_path / "site" / "reference" / "algorithms" / "ilql" / "index.html").read_text(encoding="utf-8")
     assert ilql.count('display="block"') == 4 and "<mfrac>" in ilql and "arithmatex" not in ilql
     assert "https://cdn" not in ilql
-    assert 'src="../../../pictures/losses_maze_fo.png"' in ilql
+    gallery = (tmp_path / "site" / "reference" / "gallery" / "index.html").read_text(encoding="utf-8")
+    assert 'src="../../pictures/losses_maze_fo.png"' in gallery
     assert (tmp_path / "site" / "pictures" / "losses_maze_fo.png").is_file()
     assert {"guide", "reference", "log"} <= {path.name for path in (tmp_path / "site").iterdir()}
     notebook = (tmp_path / "site" / "notebooks" / "1_tasks_and_data" / "index.html").read_text(encoding="utf-8")
