@@ -31,6 +31,15 @@ def played(means: list[float]) -> list[str | None]:
     return [health.add(number, games(mean, seed=number)) for number, mean in enumerate(means, start=1)]
 
 
+def test_the_error_of_a_window_of_few_starts_is_not_too_small() -> None:
+    health = RoundHealth()
+    returns = [1.0, 5.0, 2.0, 4.0, 3.0]
+    for number, one in enumerate(returns):
+        health.add(number, [episode("o", "a", "o", rewards=[one], terminated=True)])
+    assert health.best is not None and WINDOW == len(returns)
+    assert health.best.variance == pytest.approx(np.var(returns, ddof=1) / len(returns))
+
+
 def test_a_run_has_fallen_when_it_is_far_below_its_best_rounds() -> None:
     lines = played([0.0] * WINDOW + [1.0] * WINDOW + [0.0] * WINDOW)
     assert lines[: 2 * WINDOW + 1] == [None] * (2 * WINDOW + 1)

@@ -1,5 +1,8 @@
 """The replay buffer gives back what it was given, from memory and from disk."""
 
+import errno
+import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +112,19 @@ def test_a_column_moves_to_its_file_beyond_the_limit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(column.values(), np.arange(start + 500))
         assert column.on_disk == (start + 500 > 2048)
     np.testing.assert_array_equal(column.values(5, 8), [5, 6, 7])
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot allocate files")
+@pytest.mark.parametrize(("number", "is_full"), [(errno.EOPNOTSUPP, False), (errno.ENOSPC, True)])
+def test_a_file_system_that_allocates_nothing_is_no_full_one(
+    number: int, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, start: int, size: int) -> None:
+        os.read(descriptor, 1)  # as the C library does where the file system cannot
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    column = Column(np.int64, tmp_path / "column.bin", limit=0)
+    with pytest.raises(OSError, match="No space left") if is_full else nullcontext():
+        column.extend(np.arange(5000))
+        np.testing.assert_array_equal(column.values(), np.arange(5000))

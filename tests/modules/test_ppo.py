@@ -18,6 +18,7 @@ from lmrl.envs.registry import task
 from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.losses import PPOColumns, bc_loss, gae
+from lmrl.models.critic import OwnCritic
 from lmrl.modules import PPO, load_module
 from lmrl.modules.load import _move_to_device
 from lmrl.modules.policy_gradient import RolloutEpisode
@@ -263,6 +264,12 @@ def test_the_kl_penalty_coefficient_waits_for_the_critic(bc_run: str, tmp_path: 
     fit(module, rounds(), tmp_path, steps=9)
     # The policy learns from the third round, whose KL moves the coefficient of the fourth.
     assert logged(tmp_path, "ppo/kl_weight")[:4] == pytest.approx([0.1, 0.1, 0.1, 0.1 * 0.988])
+
+
+def test_a_trunk_of_the_critics_own_saves_memory_where_the_policy_does(bc_run: str, tmp_path: Path) -> None:
+    module = PPO(pretrained=bc_run, critic="own", activation_checkpointing=True)
+    fit(module, rounds(), tmp_path, 1)
+    assert isinstance(module.critic, OwnCritic) and module.critic.trunk.is_gradient_checkpointing
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at inputs
