@@ -1,7 +1,7 @@
 """ILQL that plays its target networks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from lmrl.checkpoints.export import load_values
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.models.critic import OwnCritic
-from lmrl.modules import ILQL, GuidedPPO
+from lmrl.modules import ILQL, GuidedPPO, LanguageModule
 from lmrl.policies import ValueGuidedLogitsProcessor
 from lmrl.tokens.collate import collate
 from lmrl.tokens.encoding import Window, encoder_for, invalid_ids
@@ -37,7 +37,7 @@ def module(bc_run: str) -> ILQL:
     return module
 
 
-def read(module: ILQL, request: Request) -> list[int]:
+def read(module: LanguageModule, request: Request) -> list[int]:
     encoder = encoder_for(module.tokenizer, module.context_window())
     return context(encoder, module.context_window(), request.observations, request.actions, request.action_ids)
 
@@ -67,7 +67,13 @@ def test_what_is_sampled_is_weighed_by_the_target_networks(module: ILQL) -> None
     )
 
 
-def test_actions_are_ranked_by_the_target_networks(module: ILQL) -> None:
+def assert_ranked_by(module: LanguageModule, scores_after: Callable[[list[int]], Tensor]) -> None:
+    """Compare a reranker with sums over the tokens of each action.
+
+    Args:
+        module: whose reranker is tested.
+        scores_after: for the ids of a text, (ids, vocabulary) the score of each token after each of them.
+    """
     encoder = encoder_for(module.tokenizer, module.context_window())
     expected = []
     for request in REQUESTS:
@@ -75,10 +81,18 @@ def test_actions_are_ranked_by_the_target_networks(module: ILQL) -> None:
         row = []
         for move in MOVES:
             ids = encoder.action(move)
-            _, q, v = played(module, [*before, *ids])
-            row.append(sum(float(q[len(before) - 1 + i, t] - v[len(before) - 1 + i]) for i, t in enumerate(ids)))
+            scores = scores_after([*before, *ids])[len(before) - 1 :]
+            row.append(sum(float(scores[place, token]) for place, token in enumerate(ids)))
         expected.append(row)
     torch.testing.assert_close(module.reranker(MOVES).scores(REQUESTS), torch.tensor(expected), atol=1e-3, rtol=1e-4)
+
+
+def test_actions_are_ranked_by_the_target_networks(module: ILQL) -> None:
+    def advantages(ids: list[int]) -> Tensor:
+        _, q, v = played(module, ids)
+        return q - v[:, None]
+
+    assert_ranked_by(module, advantages)
 
 
 def test_what_is_exported_is_what_is_played(module: ILQL, tmp_path: Path) -> None:
@@ -105,21 +119,15 @@ def test_ppo_ranks_actions_by_the_policy_that_it_plays(module: ILQL, tmp_path: P
     module.export(tmp_path / "ilql")
     guided = GuidedPPO(pretrained=str(tmp_path / "ilql"), beta=3.0).eval()
     guided.window = module.window
-    encoder = encoder_for(guided.tokenizer, guided.context_window())
-    expected = []
-    for request in REQUESTS:
-        before = read(module, request)
-        row = []
-        for move in MOVES:
-            ids = encoder.action(move)
-            text = torch.tensor([[*before, *ids]])
-            hidden = guided.trunk(input_ids=text).last_hidden_state[0]
-            lowest = torch.minimum(*(head(hidden) for head in guided.q_heads))
-            weighed = guided.model(input_ids=text).logits[0] + 3.0 * lowest
-            weighed = weighed.masked_fill(guided.invalid_token_ids(), -torch.inf).log_softmax(-1).detach()
-            row.append(sum(float(weighed[len(before) - 1 + i, token]) for i, token in enumerate(ids)))
-        expected.append(row)
-    torch.testing.assert_close(guided.reranker(MOVES).scores(REQUESTS), torch.tensor(expected), atol=1e-3, rtol=1e-4)
+
+    def logprobs(ids: list[int]) -> Tensor:
+        text = torch.tensor([ids])
+        hidden = guided.trunk(input_ids=text).last_hidden_state[0]
+        lowest = torch.minimum(*(head(hidden) for head in guided.q_heads))
+        logits = guided.model(input_ids=text).logits[0] + 3.0 * lowest
+        return logits.masked_fill(guided.invalid_token_ids(), -torch.inf).log_softmax(-1).detach()
+
+    assert_ranked_by(guided, logprobs)
 
 
 def test_a_critic_of_its_own_begins_as_the_values_that_play(module: ILQL, tmp_path: Path) -> None:
