@@ -44,7 +44,8 @@ class Encoder:
     end: int | None = None
     #: Id in front of each context; None: there is none.
     bos: int | None = None
-    #: What a policy reads between an observation and its action; None: what the tokenizer's own rendering has there.
+    #: Text between an observation and an action, where it replaces the generation prompt of a chat template; None: it
+    #: does not. See `ChatEncoder`.
     header: str | None = None
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, remember: int = 100_000) -> None:
@@ -87,9 +88,9 @@ class Encoder:
         return self.decode(ids)
 
     def opening(self, observation: str) -> Ids | None:
-        """Ids of an observation that is the first to be read.
+        """Return the ids of an observation at the start of a context, or None if they do not differ there.
 
-        None: a context may begin with any text, and its ids are the same there.
+        With None, a context may also start with an action.
         """
         return None if self.bos is None else (self.bos, *self.encode(observation))
 
@@ -120,12 +121,12 @@ class Window:
     """With ``text``: each context begins with the tokenizer's BOS token, and with an observation. See `adds_bos`."""
 
     def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
-        """Index of the first text that is read when there are texts of these ``lengths`` (in tokens).
+        """Return the index of the first text that a policy reads.
 
         Args:
-            lengths: observations and actions in turn, an observation last.
-            openings: lengths of the observations (every other text) as the first text that is read, if they differ
-                there; then no action is ever the first.
+            lengths: number of tokens of each text: observation 0, action 0, observation 1, ..., the newest observation.
+            openings: number of tokens of each observation at the start of a context, if they differ there. Then no
+                context starts with an action.
         """
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
         # Mostly all of them fit. This is asked at each turn of each episode of a data set.
@@ -146,7 +147,7 @@ class Window:
 
 
 _DIALOGUE = ("alpha one", "beta two", "gamma three", "delta four", "epsilon five")
-_REPLY = "eta seven"  # marks the place of an action
+_REPLY = "eta seven"  # marks the place of the newest action
 _END_OF_THOUGHT = "</think>"  # by which templates find thoughts in what the assistant says
 RENDERINGS = ("text", "chat")
 
@@ -222,8 +223,10 @@ def render_chat(
 class ChatEncoder(Encoder):
     """Renders with the chat template of the tokenizer. Texts lose the white space around them, as in most templates.
 
-    A policy acts after the template's generation prompt, if the assistant's turns of the template go on there. Else it
-    acts after all that the newest turn has in front of the assistant's words, such as an empty thought (`header`).
+    The generation prompt is the text that the template writes before a new assistant turn. If the template's own
+    assistant turns begin with it, the policy acts right after it and `header` is None. Otherwise `header` is the
+    template's text between an observation and the newest action, and the policy acts right after that text, which may
+    hold an empty thought, for example.
 
     Args:
         tokenizer: with a chat template.
@@ -247,38 +250,42 @@ class ChatEncoder(Encoder):
         dialogue = self._render(*_DIALOGUE)
         if not all(text in dialogue for text in _DIALOGUE):
             raise self._unfit(f"it leaves out texts of the dialogue, as in {dialogue!r}")
+        observation = _DIALOGUE[0]
         try:
-            self._cut()
+            self._find_pieces()
         except UserError:
-            # The generation prompt is not all that the template's own turns begin with, or is something else.
-            observation = _DIALOGUE[0]
+            # The template's own turns begin with more than the generation prompt, or with something else.
             turn = self._render(observation, _REPLY, generation_prompt=False)
-            self.header = turn.rpartition(_REPLY)[0].rpartition(observation)[2]
-            self._cut()
-        self._closes_thought = _END_OF_THOUGHT in self._prompt(_DIALOGUE[0]).rpartition(_DIALOGUE[0])[2]
+            self.header = _text_after(turn.rpartition(_REPLY)[0], observation)
+            self._find_pieces()
+        self._closes_thought = _END_OF_THOUGHT in _text_after(self._prompt(observation), observation)
 
-    def _cut(self) -> None:
-        """Find the places where a short dialogue can be cut, and check that the pieces make a longer one."""
+    def _find_pieces(self) -> None:
+        """Cut a short dialogue into its pieces, and check that such pieces make up a longer one."""
         first, action, second, *_ = _DIALOGUE
         opening = self._prompt(first)
         dialogue = self._prompt(first, action, second)
         # A turn of the assistant may begin in another way when it is an earlier one.
         shared = commonprefix((opening, dialogue))  # noqa: RUF071 (of texts, not of paths)
-        newest = opening[len(shared) :]
-        earlier, found, rest = dialogue[len(shared) :].partition(action)
-        if not found or (self.header is None and (newest or earlier.strip())):
+        newest_header = opening[len(shared) :]
+        earlier_header, found, rest = dialogue[len(shared) :].partition(action)
+        if not found or (self.header is None and (newest_header or earlier_header.strip())):
             raise self._unfit(f"after {opening!r} it goes on {dialogue!r}")
-        # White space in front of an action is said with it.
-        self._lead = earlier if self.header is None else ""
-        self._newest = newest
-        self._earlier = earlier
-        self.end = self._ending(rest)
+        # Text before the newest action only.
+        self._newest_header = newest_header
+        # Text before an action once it belongs to an earlier turn.
+        self._earlier_header = earlier_header
+        # White space that is encoded as part of the action.
+        self._action_prefix = earlier_header if self.header is None else ""
+        self.end = self._end_of_turn_id(rest)
         end = self.decode((self.end,))
-        self._before = shared + earlier + action + end
-        built = self._before
+        # The first observation and action, and the end of that turn.
+        self._first_turn = shared + earlier_header + action + end
+        built = self._first_turn
         for observation, action in zip(_DIALOGUE[2::2], _DIALOGUE[3::2], strict=False):
-            built += self._after(observation).removesuffix(newest) + earlier + action + end
-        built += self._after(_DIALOGUE[-1])
+            built += self._later_observation_text(observation).removesuffix(newest_header)
+            built += earlier_header + action + end
+        built += self._later_observation_text(_DIALOGUE[-1])
         if built != self._prompt(*_DIALOGUE):
             raise self._unfit(f"earlier turns change when the dialogue goes on, as in {self._prompt(*_DIALOGUE)!r}")
 
@@ -289,17 +296,18 @@ class ChatEncoder(Encoder):
         assert self.end is not None
         found = []
         if self.header is not None:
-            prompt = self._render(first).rpartition(first)[2]
+            prompt = _text_after(self._render(first), first)
             if prompt != self.header:
                 found.append(f"policies act after {self.header!r}, and not after its generation prompt {prompt!r}")
-            if self._newest != self._earlier:
-                found.append(f"earlier turns keep {self._newest!r}, where it writes {self._earlier!r}")
-        turn = self._render(first, action, generation_prompt=False).rpartition(first)[2]
-        built = (self._prompt(first) + self._lead + action + self.decode((self.end,))).rpartition(first)[2]
+            if self._newest_header != self._earlier_header:
+                found.append(f"earlier turns keep {self._newest_header!r}, where it writes {self._earlier_header!r}")
+        turn = _text_after(self._render(first, action, generation_prompt=False), first)
+        built = _text_after(self._prompt(first) + self._action_prefix + action + self.decode((self.end,)), first)
         if not turn.startswith(built):
             found.append(f"the newest turn is {built!r}, where it writes {turn!r}")
         ids = [*self.opening(first), *self.action(action), *self._following(second)]
-        if self._newest == self._earlier and tuple(ids) != self.encode(self._prompt(first, action, second)):
+        has_one_header = self._newest_header == self._earlier_header
+        if has_one_header and tuple(ids) != self.encode(self._prompt(first, action, second)):
             found.append("its tokens are those of one text after the other, and not those of the whole dialogue")
         thought = f"<think>\ntheta eight\n{_END_OF_THOUGHT}\n\n{action}"
         if not self._closes_thought and thought not in self._prompt(first, thought, second):
@@ -344,7 +352,7 @@ class ChatEncoder(Encoder):
                 f"the action {text!r:.60} has a thought, and with the chat template of {self._name} policies act after "
                 "the end of one: take thoughts out of the data, or take a template that leaves them to the assistant"
             )
-        return (*self.encode(self._lead + text.strip()), self.end)
+        return (*self.encode(self._action_prefix + text.strip()), self.end)
 
     def decode_action(self, ids: Sequence[int]) -> str:
         """The text of an action, as environments read it: one text and a line break."""
@@ -376,19 +384,20 @@ class ChatEncoder(Encoder):
         return f"the tokenizer {self.tokenizer.name_or_path!r}"
 
     def _following(self, observation: str) -> Ids:
+        """Return the ids of an observation after the end of a turn."""
         if observation not in self._followings:
-            self._followings[observation] = self.encode(self._after(observation.strip()))
+            self._followings[observation] = self.encode(self._later_observation_text(observation.strip()))
         return self._followings[observation]
 
-    def _after(self, observation: str) -> str:
-        """Return the template's text of an observation after the end of a turn."""
+    def _later_observation_text(self, observation: str) -> str:
+        """Return the text that a policy reads for an observation after the end of a turn."""
         rendered = self._prompt(*_DIALOGUE[:2], observation)
-        if not rendered.startswith(self._before):
+        if not rendered.startswith(self._first_turn):
             raise self._unfit(f"earlier turns change with {observation!r}, as in {rendered!r}")
-        return rendered.removeprefix(self._before)
+        return rendered.removeprefix(self._first_turn)
 
-    def _ending(self, rest: str) -> int:
-        """Return the id that ends a turn, with which the text behind an action begins."""
+    def _end_of_turn_id(self, rest: str) -> int:
+        """Return the id that ends a turn: the first one of the text behind an action."""
         first, *_ = self.encode(rest) or (-1,)
         if first not in self.tokenizer.added_tokens_decoder or not rest.startswith(self.decode((first,))):
             raise self._unfit(f"an action must end in a token of its own, but there comes {rest!r}")
@@ -418,6 +427,11 @@ class ChatEncoder(Encoder):
             f"the chat template of {self._name} cannot be used for training, which needs one that is prefix-stable: "
             f"{why}. Use rendering text"
         )
+
+
+def _text_after(text: str, observation: str) -> str:
+    """Return the part of a text behind the last occurrence of an observation; the whole text if there is none."""
+    return text.rpartition(observation)[2]
 
 
 def stop_ids(encoder: Encoder) -> frozenset[int]:

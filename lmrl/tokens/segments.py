@@ -26,26 +26,27 @@ __all__ = ["Segment", "action_ids", "as_key", "context", "segments"]
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """All texts of an episode as ids."""
+    """The texts of an episode as ids: observation 0, action 0, observation 1, ..."""
 
     pieces: list[Ids]
     lengths: list[int]
     openings: list[Ids]
-    """Ids of the observations as the first text of a context; empty if they are no different there."""
+    """Ids of each observation at the start of a context; empty if they do not differ there."""
     name: str
     """Name of the episode in errors."""
     skipped: int
-    """Turns before the first of these texts."""
+    """Number of turns before the first of these texts."""
 
     def start(self, window: Window, count: int) -> int:
-        """Return the index of the first text that is read when this number of texts exists."""
+        """Return the index of the first text that a policy reads when it acts after ``count`` texts."""
         return window.start(self.lengths[:count], list(map(len, self.openings)))
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
-        """The ids that are read from that text on when this number of texts exists.
+        """Return the ids of texts ``start`` to ``count - 1``, cut to the window.
 
         Raises:
-            UserError: there are none, so that there would be no state to act in.
+            UserError: there are none, so that there would be no state to act in, or the system message leaves too
+                little room for the observation.
         """
         first = self.openings[start // 2] if self.openings else self.pieces[start]
         read = list(chain(first, *self.pieces[start + 1 : count]))
@@ -196,14 +197,15 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
     if () in actions:
         raise UserError(f"actions need at least one token; turn {actions.index(())} of seed {episode.seed} has none")
 
-    # The first text that is read at each turn. Turns that read from the same text on share a segment.
+    # Before turn t the episode has 2 t + 1 texts: t + 1 observations and t actions.
     starts = [texts.start(window, 2 * turn + 1) for turn in range(len(episode) + 1)]
-    for start, group in groupby(range(len(episode)), key=starts.__getitem__):
+    # Turns whose contexts start with the same text share a segment.
+    for start, group in groupby(range(len(episode)), key=lambda turn: starts[turn]):
         turns = list(group)
-        after = turns[-1] + 1
-        ends = episode.terminated and after == len(episode)
-        following = None if ends else texts.ids(starts[after], 2 * after + 1, window)
-        yield _segment(texts, start, turns, episode.rewards, following, window)
+        next_turn = turns[-1] + 1
+        ended_by_rules = episode.terminated and next_turn == len(episode)
+        next_context = None if ended_by_rules else texts.ids(starts[next_turn], 2 * next_turn + 1, window)
+        yield _segment(texts, start, turns, episode.rewards, next_context, window)
 
 
 def _segment(
@@ -211,14 +213,16 @@ def _segment(
     start: int,
     turns: list[int],
     rewards: Sequence[float],
-    following: list[int] | None,
+    next_context: list[int] | None,
     window: Window,
 ) -> Segment:
-    # The context of the first turn; the texts of the others are appended as they come.
-    ids = texts.ids(start, 2 * turns[0] + 1, window)
-    # What is no new observation: all but the newest text, if the context has more than that.
+    # The context of the first turn. The texts of the other turns are appended to it.
     newest = 2 * turns[0]
-    read_before = len(ids) - texts.lengths[newest] if start < newest or window.system else 0
+    ids = texts.ids(start, newest + 1, window)
+    # The newest observation comes after earlier texts or the system message, or else it is the whole context.
+    new_col = 0
+    if start < newest or window.system:
+        new_col = max(0, len(ids) - texts.lengths[newest])
     col: list[int] = []
     reward: list[float] = []
     turn_end: list[bool] = []
@@ -233,7 +237,7 @@ def _segment(
         ids.extend(action)
     array = np.asarray(ids, dtype=np.int32)
     states = np.asarray(col, dtype=np.int32)
-    next_ids = None if following is None else np.asarray(following, dtype=np.int32)
+    next_ids = None if next_context is None else np.asarray(next_context, dtype=np.int32)
     return Segment(
         ids=array,
         col=states,
@@ -243,5 +247,5 @@ def _segment(
         next_ids=next_ids,
         key=as_key(array),
         next_key=b"" if next_ids is None else as_key(next_ids),
-        new_col=max(0, read_before),
+        new_col=new_col,
     )
