@@ -26,13 +26,13 @@ from torch import Tensor
 
 from lmrl.tokens.segments import Segment
 
-__all__ = ["WORD", "Groups", "Ints", "RowLayout", "TokenBatch", "collate", "grouped"]
+__all__ = ["BYTES_PER_ID", "Groups", "Ints", "RowLayout", "TokenBatch", "collate", "grouped"]
 
 Ints: TypeAlias = NDArray[np.int64]
 Groups: TypeAlias = tuple[tuple[int, int], ...]
 """(number of rows, width) of each group, in the order of the rows."""
 
-WORD = 4
+BYTES_PER_ID = 4
 """Bytes of an id in a segment's key."""
 _MAX_GROUPS = 8
 _MIN_SAVING = 0.02  # share of all ids that another forward pass has to save
@@ -74,8 +74,24 @@ def _best_cut(rows: Ints, start: int, end: int) -> tuple[int, int]:
     return int(saved[best]), start + 1 + best
 
 
-_RowKey: TypeAlias = tuple[bytes, int]
-"""A row by its context, and its number among the rows with that context."""
+class _RowKey(NamedTuple):
+    """The identity of a row."""
+
+    context: bytes
+    """Key of the context from which the row's branches continue."""
+    number: int
+    """Number of the row among those with this context: a full row continues in the next number."""
+
+
+class _Place(NamedTuple):
+    """The place where a segment is read."""
+
+    row_start: int
+    """Index of the row's first id in the flattened rows."""
+    context_length: int
+    """Number of ids of the row's context."""
+    shift: int
+    """Number of ids between the context and the segment's branch: those of the branches before it."""
 
 
 class RowLayout:
@@ -89,62 +105,69 @@ class RowLayout:
     """
 
     def __init__(self, batch: Sequence[Segment], bootstrap: bool) -> None:
-        contexts = {}  # by key, the context that other segments may share
+        # 1. Collect the keys. A key that begins another one is read there, so only the longest become branches.
+        context_keys = {}  # key of a segment -> key of the context that other segments may share
         keys = set()
         for segment in batch:
-            contexts[segment.key] = _shared(segment)
+            context_keys[segment.key] = _context_key(segment)
             keys.add(segment.key)
-            if bootstrap and segment.next_key:
+            if bootstrap and segment.next_ids is not None:
                 keys.add(segment.next_key)
-
-        # A key that begins another one is read there, so only the longest ones become branches.
         leaf_of = _leaves(keys)
-        self._branches: dict[_RowKey, dict[bytes, int]] = {}  # by row, the byte at which each branch begins
-        placement: dict[bytes, tuple[_RowKey, int]] = {}  # by leaf, its row and the ids of the branches before it
-        row_bytes: dict[_RowKey, int] = {}  # by row, its bytes so far
-        newest: dict[bytes, int] = {}  # by context, the number of its last row
         leaves = dict.fromkeys(leaf_of.values())
-        # A mask is for all rows of a batch, so one row that is longer rules out branches in the others.
-        longest_leaf = max(map(len, leaves), default=0) // WORD
-        max_bytes = _MAX_BRANCHED_IDS * WORD if longest_leaf <= _MAX_BRANCHED_IDS else 0
-        for key in leaves:
+
+        # 2. Assign each leaf to the newest row of its context, or to a new row if that one is full.
+        # One mask serves all rows of a batch, so a leaf that is longer than the limit rules out branches in all rows.
+        longest_leaf = max(map(len, leaves), default=0) // BYTES_PER_ID
+        max_row_bytes = _MAX_BRANCHED_IDS * BYTES_PER_ID if longest_leaf <= _MAX_BRANCHED_IDS else 0
+        self._branches: dict[_RowKey, dict[bytes, int]] = {}  # row -> leaf -> byte of the row where its branch begins
+        row_of_leaf: dict[bytes, _RowKey] = {}
+        row_bytes: dict[_RowKey, int] = {}  # row -> its length so far
+        newest_row: dict[bytes, _RowKey] = {}  # context -> its newest row
+        for leaf in leaves:
             # Branches lie one after the other behind their context.
-            context = contexts.get(key, key)
-            branch_bytes = len(key) - len(context)
-            number = newest.setdefault(context, 0)
-            begin = row_bytes.get((context, number), len(context))
-            if begin > len(context) and begin + branch_bytes > max_bytes:
-                number += 1
-                newest[context] = number
+            context = context_keys.get(leaf, leaf)
+            branch_bytes = len(leaf) - len(context)
+            row = newest_row.setdefault(context, _RowKey(context, 0))
+            begin = row_bytes.get(row, len(context))
+            has_branches = begin > len(context)
+            if has_branches and begin + branch_bytes > max_row_bytes:
+                row = _RowKey(context, row.number + 1)
+                newest_row[context] = row
                 begin = len(context)
-            row = (context, number)
-            self._branches.setdefault(row, {})[key] = begin
-            placement[key] = (row, (begin - len(context)) // WORD)
+            self._branches.setdefault(row, {})[leaf] = begin
+            row_of_leaf[leaf] = row
             row_bytes[row] = begin + branch_bytes
 
+        # 3. Sort rows, longest first.
         order = sorted(row_bytes, key=row_bytes.__getitem__, reverse=True)
-        self._row = dict(zip(order, range(len(order)), strict=True))
+        self._row_index = {row: index for index, row in enumerate(order)}
         self.rows = len(order)
-        row_lengths = [row_bytes[row] // WORD for row in order]  # in ids
+        row_lengths = [row_bytes[row] // BYTES_PER_ID for row in order]
         self.width = max(row_lengths, default=1)
         self.lengths = tuple(row_lengths)
         self.groups = grouped(row_lengths)
-        # By key: where its row begins in the flattened rows, the length of its context, and the shift of its branch.
-        self._places: dict[bytes, tuple[int, int, int]] = {}
+
+        # 4. Note where each key is read.
+        self._places: dict[bytes, _Place] = {}
         for key, leaf in leaf_of.items():
-            row, shift = placement[leaf]
-            self._places[key] = (self._row[row] * self.width, len(row[0]) // WORD, shift)
+            row = row_of_leaf[leaf]
+            shift_bytes = self._branches[row][leaf] - len(row.context)
+            self._places[key] = _Place(
+                row_start=self._row_index[row] * self.width,
+                context_length=len(row.context) // BYTES_PER_ID,
+                shift=shift_bytes // BYTES_PER_ID,
+            )
 
     def ids(self, pad: int) -> Ints:
         """(R, L) the rows."""
         ids = np.full((self.rows, self.width), pad, dtype=np.int64)
         for row, branches in self._branches.items():
-            context, _ = row
-            content = bytearray(context)
-            for key in branches:
-                content += key[len(context) :]
+            content = bytearray(row.context)
+            for leaf in branches:
+                content += leaf[len(row.context) :]
             row_ids = np.frombuffer(content, dtype=">u4")  # keys are big-endian
-            ids[self._row[row], : len(row_ids)] = row_ids
+            ids[self._row_index[row], : len(row_ids)] = row_ids
         return ids
 
     def attention(self) -> tuple[Tensor | None, Tensor | None]:
@@ -154,16 +177,16 @@ class RowLayout:
             return None, None
         # Zero at padding too: a row may be wider than the model has positions.
         positions, branch = np.zeros((2, self.rows, self.width), dtype=np.int64)
-        for (context, number), branches in self._branches.items():
-            row = self._row[context, number]
-            row_length = self.lengths[row]
-            positions[row, :row_length] = np.arange(row_length)
-            for sibling, (key, begin) in enumerate(branches.items(), start=1):
-                branch_bytes = len(key) - len(context)
-                here = slice(begin // WORD, (begin + branch_bytes) // WORD)
-                branch[row, here] = sibling
+        for row, branches in self._branches.items():
+            index = self._row_index[row]
+            row_length = self.lengths[index]
+            positions[index, :row_length] = np.arange(row_length)
+            for number, (leaf, begin) in enumerate(branches.items(), start=1):
+                end = begin + len(leaf) - len(row.context)
+                here = slice(begin // BYTES_PER_ID, end // BYTES_PER_ID)
+                branch[index, here] = number
                 # Positions of every branch continue those of the context.
-                positions[row, here] -= (begin - len(context)) // WORD
+                positions[index, here] -= (begin - len(row.context)) // BYTES_PER_ID
         # A token reads the context (branch 0) and the earlier tokens of its own branch.
         seen = (branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])
         mask = seen & np.tri(self.width, dtype=bool)
@@ -172,8 +195,8 @@ class RowLayout:
     def flat(self, keys: Sequence[bytes], sizes: Ints, col: Ints) -> Ints:
         """Index into the flattened rows of columns ``col`` of segments ``keys``, ``sizes`` columns of each."""
         places = np.asarray(list(map(self._places.__getitem__, keys)), dtype=np.int64).reshape(-1, 3)
-        first, context, shift = np.repeat(places, sizes, axis=0).T
-        flat: Ints = first + col + np.where(col < context, 0, shift)
+        row_start, context_length, shift = np.repeat(places, sizes, axis=0).T
+        flat: Ints = row_start + col + np.where(col < context_length, 0, shift)
         return flat
 
 
@@ -189,10 +212,14 @@ def _leaves(keys: set[bytes]) -> dict[bytes, bytes]:
     return longest
 
 
-def _shared(segment: Segment) -> bytes:
-    """The context that other segments may share; all of the segment where sharing it would save little."""
-    length = (int(segment.col[0]) + 1) * WORD
-    return segment.key[:length] if len(segment.key) <= 2 * length else segment.key
+def _context_key(segment: Segment) -> bytes:
+    """Return the key of the context before the first action, which other segments may share.
+
+    If the rest is longer than that context, return the key of the whole segment: sharing would save little.
+    """
+    context_bytes = (int(segment.col[0]) + 1) * BYTES_PER_ID
+    rest_bytes = len(segment.key) - context_bytes
+    return segment.key[:context_bytes] if rest_bytes <= context_bytes else segment.key
 
 
 T = TypeVar("T", bound=np.generic)
@@ -250,15 +277,14 @@ class TokenBatch(NamedTuple):
 
     @property
     def scale(self) -> Tensor:
-        """() the factor of the mean over the N action tokens in a gradient: N divided by its expectation."""
-        # Then a sum over tokens is divided by a constant of the data, and each token counts the same in any batch.
-        # Divided by N, tokens of short episodes would count more than those of long ones wherever a batch holds
-        # episodes of similar length, and length is related to the outcome.
+        """() N / E[N]. A mean over the N action tokens times this is their sum / E[N]."""
+        # Dividing by the constant E[N] gives every token the same weight in any batch. Dividing by N would favour the
+        # tokens of short episodes where a batch holds episodes of similar length.
         return self.n_tokens / self.expected_tokens
 
     @property
     def observation_scale(self) -> Tensor:
-        """() the same for the mean over the M observation tokens; 0 if they were not asked for."""
+        """() M / E[M], the same for the M observation tokens; 0 if they were not asked for."""
         if self.observation_token is None or self.expected_observation_tokens is None:
             return torch.zeros_like(self.expected_tokens)
         return self.observation_token.numel() / self.expected_observation_tokens
@@ -330,7 +356,7 @@ def collate(
     last = np.cumsum(sizes) - 1
     terminated = np.zeros(len(here), dtype=bool)
     terminated[last] = [segment.next_ids is None for segment in batch]
-    next_places = _successors(layout, batch, here, last) if bootstrap else nowhere
+    next_places = _next_places(layout, batch, here, last) if bootstrap else nowhere
     after_places = layout.flat(keys, sizes, col + 1) if after else nowhere
     observation_places, observation_tokens = _observations(layout, batch) if observations else (nowhere, nowhere)
 
@@ -367,24 +393,32 @@ def collate(
     )
 
 
-def _successors(layout: RowLayout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
-    """(N,) the state after each action token; where the rules ended the episode with it, its own."""
+def _next_places(layout: RowLayout, batch: Sequence[Segment], here: Ints, last: Ints) -> Ints:
+    """(N,) place of the state in which the policy acts next; a terminated token's own place.
+
+    Args:
+        layout: rows of the batch.
+        batch: segments of the batch.
+        here: (N,) place of the state of each action token.
+        last: index of the last action token of each segment.
+    """
     # Within a segment the next state is that of the next action token.
-    after = np.roll(here, -1)
+    next_places = np.roll(here, -1)
+    # After the last action token of a segment it is the end of the context that follows, if there is one.
     next_keys = []
-    last_cols = []  # of the contexts that follow
-    goes_on = np.zeros(len(batch), dtype=bool)
+    next_cols = []
+    is_followed = np.zeros(len(batch), dtype=bool)
     for index, segment in enumerate(batch):
         if segment.next_ids is not None:
-            goes_on[index] = True
-        if segment.next_key:
+            is_followed[index] = True
             next_keys.append(segment.next_key)
-            last_cols.append(len(segment.next_key) // WORD - 1)
-    # After the last token of a segment it is the end of the context that follows, or there is none.
-    after[last[~goes_on]] = here[last[~goes_on]]
-    last_col = np.asarray(last_cols, dtype=np.int64)
-    after[last[goes_on]] = layout.flat(next_keys, np.ones_like(last_col), last_col)
-    return after
+            next_cols.append(len(segment.next_ids) - 1)
+    last_col = np.asarray(next_cols, dtype=np.int64)
+    followed = last[is_followed]
+    next_places[followed] = layout.flat(next_keys, np.ones_like(last_col), last_col)
+    ended = last[~is_followed]
+    next_places[ended] = here[ended]
+    return next_places
 
 
 def _observations(layout: RowLayout, batch: Sequence[Segment]) -> tuple[Ints, Ints]:
