@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -20,7 +21,7 @@ def causal_mask(positions: Tensor, used: int, dtype: torch.dtype) -> Tensor:
     Args:
         positions: ``(rows, new)``.
         used: columns in all.
-        dtype: of the model's hidden vectors.
+        dtype: dtype of the hidden vectors.
 
     Returns:
         ``(rows, 1, new, used)``.
@@ -39,7 +40,7 @@ def tree_mask(owner: Tensor, depth: Tensor, start: Tensor, used: int, dtype: tor
         depth: ``(new,)``, its place in there.
         start: ``(rows,)``, lengths of the contexts; the tokens lie in the columns from there on.
         used: columns in all.
-        dtype: of the model's hidden vectors.
+        dtype: dtype of the hidden vectors.
 
     Returns:
         ``(rows, 1, new, used)``.
@@ -128,7 +129,8 @@ class SlotCache(Cache):
         self.rows = rows
         self._limit = limit
         self._fixed = fixed
-        self._columns = min(_STEP, limit) + fixed
+        self._spare_columns = 1 if fixed else 0
+        self._columns = min(_STEP, limit) + self._spare_columns
         self.moves = 0  # how often the blocks have been replaced by larger ones
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -158,10 +160,10 @@ class SlotCache(Cache):
 
     def make_room(self, columns: int) -> None:
         """Enlarge the blocks if they have fewer columns."""
-        if columns <= self._columns - self._fixed:
+        if columns <= self._columns - self._spare_columns:
             return
         if self._fixed:
-            self._resize(self.rows, max(columns, min(bucket(columns), self._limit)) + 1)
+            self._resize(self.rows, max(columns, min(bucket(columns), self._limit)) + self._spare_columns)
         else:
             # Doubling keeps copies rare.
             needed = -(-columns // _STEP) * _STEP
@@ -240,7 +242,7 @@ class Slots:
     """The assignment of slots, which are any integers, to the rows of a `SlotCache`, and the ids that rows hold.
 
     Args:
-        cache: whose rows are assigned.
+        cache: cache whose rows are assigned.
     """
 
     def __init__(self, cache: SlotCache) -> None:
@@ -292,7 +294,7 @@ class Slots:
             self._to_front(rows)
             rows = [self._row[slot] for slot in slots]
             first = 0
-        return first, sorted(range(len(rows)), key=rows.__getitem__)
+        return first, np.argsort(rows).tolist()
 
     def _admit(self, slot: int) -> None:
         self._row[slot] = len(self._slot)

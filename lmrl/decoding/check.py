@@ -132,15 +132,16 @@ def _compare(model: PreTrainedModel) -> None:
     exact = model.device.type == "cpu" and model.dtype == torch.float32
     tolerance = _FLOAT32_ON_CPU if exact else _ELSEWHERE
     scale = max(float(logits.abs().max()) for logits in own)
-    parts: dict[str, Callable[[], Pairs]] = {
+    # Each key is the subject of "<key> cannot be computed" and "<key> differ from its own forward pass".
+    checks: dict[str, Callable[[], Pairs]] = {
         "its logits depend on later tokens: without them they": lambda: [(own.prefix[-1], own.first[2])],
         "logits in training": lambda: _trained(model, [first, second], [own.first, own.second]),
         "logits in training with branches": lambda: _branched(model, first, second, branch, own),
         "logits in decoding": lambda: _decoded(model, first, second, branch, own),
     }
-    for name, pairs in parts.items():
+    for name, compare in checks.items():
         try:
-            difference = max(float((computed - expected).abs().max()) for computed, expected in pairs())
+            difference = max(float((computed - expected).abs().max()) for computed, expected in compare())
         except (UserError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # a model may take other arguments, or another cache, in any exception

@@ -14,7 +14,7 @@ from lmrl.models.lm import positions_of, sampling_logits
 
 __all__ = ["Engine", "ParameterWatch", "default_slots"]
 
-_NUMBERS_COMPARED = 256  # of each tensor
+_NUMBERS_COMPARED = 256  # numbers of each tensor that are compared
 
 
 class ParameterWatch:
@@ -27,7 +27,7 @@ class ParameterWatch:
     A write that autograd does not see and that changes fewer than one in 256 of a tensor's numbers can go unnoticed.
 
     Args:
-        model: whose parameters; they may be replaced by others of the same names.
+        model: model whose parameters are watched; they may be replaced by others of the same names.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,8 +81,8 @@ def default_slots(model: PreTrainedModel, episodes: int | None = None) -> int:
     the memory at most, but at least 8.
 
     Args:
-        model: that plays.
-        episodes: that this process is to play; None: any number.
+        model: model that plays.
+        episodes: number of episodes that this process is to play; None: any number.
     """
     if model.device.type != "cuda":
         return 32 if episodes is None else min(32, episodes)
@@ -139,12 +139,18 @@ class Engine:
         self.slots = default_slots(model) if slots is None else slots
         self._compile = compile
         self._weights = ParameterWatch(model)
+        self._reader: Reader | None = None
         self.reset()
 
     def reset(self) -> None:
         """Forget everything that was read."""
-        vars(self).pop("_reader", None)  # or two caches, and two copies of weights, would be there at once
-        self._reader: Reader = Reader(self.model, self.slots, self.max_length, self._compile)
+        # Free the old cache and its copies of weights first: two may not fit into memory.
+        self._reader = None
+        self._reader = Reader(self.model, self.slots, self.max_length, self._compile)
+
+    def _present_reader(self) -> Reader:
+        assert self._reader is not None, "the last reset failed: call feed first, which makes a new reader"
+        return self._reader
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -181,24 +187,26 @@ class Engine:
                 raise UserError(
                     f"a context must have 1 to {self.max_length} tokens; slot {slot} came with {len(context)}"
                 )
-        # Keys and values of other weights are worth nothing. Without memory for another reader there is none.
-        if self._weights.changed() or not hasattr(self, "_reader"):
+        # The cache is stale after a weight change. The reader is None if the last reset ran out of memory.
+        if self._weights.changed() or self._reader is None:
             self.reset()
-        self._reader.refresh_forward()
+        reader = self._present_reader()
+        reader.refresh_forward()
         with self.evaluating():
             # Each slot keeps the longest prefix that it shares with its context.
             new = []
             for slot, context in zip(slots, contexts, strict=True):
-                new.append(self._reader.slots.rewind(slot, context))
-            return self._reader.read(slots, new)
+                new.append(reader.slots.rewind(slot, context))
+            return reader.read(slots, new)
 
     def append(self, slots: Sequence[int], ids: Sequence[int]) -> Tensor:
         """Read one more token in each slot; returns and raises as `feed` does."""
+        reader = self._present_reader()
         for slot in slots:
-            if len(self._reader.slots.held(slot)) >= self.max_length:
+            if len(reader.slots.held(slot)) >= self.max_length:
                 raise UserError(f"a context must not exceed {self.max_length} tokens; slot {slot} is full")
         with self.evaluating():
-            return self._reader.read(slots, [(token,) for token in ids])
+            return reader.read(slots, [(token,) for token in ids])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``(rows, width)`` hidden vectors to ``(rows, vocabulary)`` logits; see `lmrl.models.lm.sampling_logits`."""
@@ -229,4 +237,4 @@ class Engine:
             raise UserError(f"a context and a continuation together must not exceed {self.max_length} tokens")
         root = self.feed(slots, contexts)
         with self.evaluating():
-            return self._reader.read_branches(slots, root, branches)
+            return self._present_reader().read_branches(slots, root, branches)

@@ -40,9 +40,9 @@ def backend_of(choice: bool | str | None) -> str | None:
 
 
 def is_static(device: torch.device) -> bool:
-    """Whether a compiled step has one shape for all rows and few for their columns: a CUDA graph cannot have others.
+    """Whether compiled passes use few fixed shapes (all rows, bucketed columns), as CUDA graphs require.
 
-    A CPU has no graphs to replay, and would pay for every row without a token.
+    A CPU has no graphs to replay, and rows without a new token would cost it time.
     """
     return device.type != "cpu"
 
@@ -117,7 +117,7 @@ def _read_new(
         ids: ``(rows, new)``.
         positions: ``(rows, new)``.
         used: columns that are read.
-        dtype: of the model's hidden vectors.
+        dtype: dtype of the hidden vectors.
 
     Returns:
         ``(rows, new, width)`` hidden vectors.
@@ -176,7 +176,7 @@ class Reader:
         # By new tokens and columns: what the pass is fed, and the pass.
         self._passes: dict[tuple[int, int], tuple[Tensor, Callable[[], Tensor]]] = {}
         self._recorder = Recorder()
-        self._moves = 0  # of the cache's blocks, into which the passes write
+        self._moves = 0  # `moves` of the cache when the passes were recorded: they write into its blocks
 
     def refresh_forward(self) -> None:
         """Choose how the model is run; hooks that were put on its layers since the last time then run."""
@@ -199,7 +199,7 @@ class Reader:
             else:
                 parts.append(self._read_group(group_slots, group_new))
             order += group
-        return _in_order(torch.cat(parts) if len(parts) > 1 else parts[0], order)
+        return _undo_order(torch.cat(parts) if len(parts) > 1 else parts[0], order)
 
     def _groups(self, lengths: list[int], most: int) -> list[list[int]]:
         """Rows that are read together: those of a pass over all rows, and the others by `_of_similar_length`."""
@@ -242,7 +242,7 @@ class Reader:
         mask = tree_mask(owner, depth, start, used, self._dtype)
         with self._attending():
             states = self._forward(self._cache, ids.expand(len(order), -1), start[:, None] + depth, mask)
-        hidden[:, owner, depth + 1] = _in_order(states, order)
+        hidden[:, owner, depth + 1] = _undo_order(states, order)
         return hidden
 
     def _arrange(self, slots: Sequence[int]) -> tuple[int, list[int], list[int]]:
@@ -260,7 +260,8 @@ class Reader:
         start = self._tensor(held)[:, None]
         last = self._tensor(sizes) - 1
         columns = start + torch.arange(longest, device=self._device)
-        # Padding takes the position of its row's last token: the model knows it, and no padding is seen from there.
+        # Padding takes the position of its row's last id, since the model may not have the positions beyond. No token
+        # sees padding, because its columns come later.
         positions = torch.minimum(columns, start + last[:, None])
         rows = torch.arange(len(order), device=self._device)
         # Long prompts are read in pieces of columns, so that the attention scores stay small.
@@ -277,7 +278,7 @@ class Reader:
             else:
                 ends = torch.where((last >= begin)[:, None], piece_ends, ends)
         self.slots.keep(slots, new)
-        return _in_order(ends, order)
+        return _undo_order(ends, order)
 
     def _read_one(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read a group like `_read_group` where every slot has one new id, so that nothing is ragged."""
@@ -292,7 +293,7 @@ class Reader:
         else:
             hidden = self._read_eagerly(ids, positions, used)
         self.slots.keep(slots, new)
-        return _in_order(hidden[:, 0], order)
+        return _undo_order(hidden[:, 0], order)
 
     def _read_all(self, slots: Sequence[int], new: Sequence[Sequence[int]]) -> Tensor:
         """Read up to `_MAX_NEW_IDS` ids in each slot, in a pass over all rows that always has one of few shapes."""
@@ -303,8 +304,8 @@ class Reader:
         used = min(bucket(int((held + sizes).max())), self._cache.get_max_length())
         fed = np.zeros((3, self._cache.rows, width), dtype=np.int64)
         ids, positions, columns = fed  # views
-        # What is no new id goes into the last column, which no row reads, and has the position of its row's last id,
-        # from where it is not read either.
+        # Padding is written to the last column (-1), which no row reads. It takes the position of its row's last id,
+        # since the model may not have the positions beyond.
         columns[:] = -1
         place = np.arange(width)
         is_new = place < sizes
@@ -381,8 +382,9 @@ def _of_similar_length(lengths: list[int]) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _in_order(values: Tensor, order: list[int]) -> Tensor:
-    """Row ``i`` of the values belongs to place ``order[i]``; put every row there."""
+def _undo_order(values: Tensor, order: list[int]) -> Tensor:
+    """Return the rows of ``values`` by index, where row ``i`` belongs at index ``order[i]``."""
     if order == list(range(len(order))):
         return values
-    return values[sorted(range(len(order)), key=order.__getitem__)]
+    inverse = np.argsort(order).tolist()
+    return values[inverse]

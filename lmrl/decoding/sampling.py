@@ -253,7 +253,7 @@ class Decoder:
     """A language model that samples actions, alone or guided by values.
 
     Args:
-        engine: of the language model.
+        engine: engine of the language model.
         guidance: adds ``beta * min Q`` to its logits; None or a beta of 0 leaves them as they are, bit by bit.
         invalid: ``(vocabulary,)`` bool, True for ids that are never sampled; masked after everything is added up.
         v_head: hidden vectors (of the value model, if there is guidance) to V; without it actions have no values.
@@ -305,8 +305,8 @@ class Decoder:
         Args:
             slots: distinct; a slot keeps its cache between calls.
             contexts: all ids of each context.
-            seeds: of the episodes. With the turn they decide the sample, whatever the slot and the batch.
-            turns: of the episodes.
+            seeds: seeds of the episodes. With the turn they decide the sample, whatever the slot and the batch.
+            turns: turns of the episodes.
             settings: how to sample, and when to stop.
 
         Returns:
