@@ -48,7 +48,7 @@ class ResumableBatches(BatchSampler):
         sampler: gives the items in the order of this epoch; Lightning replaces it by one for each rank.
         batch_size: items in a batch.
         drop_last: leave out the batch that is not full.
-        seed: of the order, where Lightning shares it out among processes.
+        seed: seed of the order, where Lightning shares it out among processes.
     """
 
     def __init__(self, sampler: Sampler[int] | Iterable[int], batch_size: int, drop_last: bool, seed: int = 0) -> None:
@@ -194,7 +194,7 @@ class OfflineDataModule(L.LightningDataModule):
             system: with ``chat``: the system message; None: the rules of the task, as prompted chat models read them;
                 empty: none.
             examples: with ``chat``: number of recorded episodes that the task's rules show; the best are taken.
-            seed: of the order of batches and the episodes of rounds; None: that of ``seed_everything``, or else 0.
+            seed: seed of the order of batches and the episodes of rounds; None: that of ``seed_everything``, else 0.
 
         Raises:
             UserError: for an unknown task or rendering, a number outside of its range, or a system message or examples
@@ -230,9 +230,9 @@ class OfflineDataModule(L.LightningDataModule):
         self.episodes: list[Episode] = []
         self.tokens_per_action: float | None = None
         self._examples: list[Episode] = []
-        self._common_system = ""  # of all dialogues of a file without a simulator
+        self._common_system = ""  # system message of all dialogues of a file without a simulator
         self._longest_reply = 0  # tokens
-        self._system_in_front = False  # of the first observation, where dialogues have messages of their own
+        self._system_in_front = False  # whether system messages stand in the first observations
         self._seed = seed
 
     @property
@@ -463,15 +463,15 @@ class OfflineDataModule(L.LightningDataModule):
     ) -> list[Segment]:
         """Return the segments of an episode, possibly prepared before. Errors name the recorded episode."""
         try:
-            parts = list(segments(episode if prepared is None else prepared, encoder, window))
+            episode_segments = list(segments(episode if prepared is None else prepared, encoder, window))
             positions = self.spec.positions
-            longest = max((len(part.ids) for part in parts), default=0)
+            longest = max((len(segment.ids) for segment in episode_segments), default=0)
             if positions is not None and longest > positions:
                 raise UserError(
                     f"needs {longest} tokens up to the end of an action, and the model reads {positions}: leave it "
                     "out, shorten it, or take a model that reads more"
                 )
-            return parts
+            return episode_segments
         except UserError as error:
             raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error
 
@@ -529,16 +529,17 @@ class OfflineDataModule(L.LightningDataModule):
         lines = LogLines(seconds=10.0, quiet=rank != 0)
         for number, (episode, read) in enumerate(zip(episodes, prepared, strict=True)):
             lines.say(f"encoding {self.path.name}: {number:,}/{len(episodes):,} episodes")
-            parts = _with_returns(self._segments(episode, encoder, window, read), self.spec.returns_gamma)
-            fills_window = parts[0].col[0] + 1 == window.tokens
-            if len(parts) > 1 or fills_window:
+            episode_segments = self._segments(episode, encoder, window, read)
+            episode_segments = _with_returns(episode_segments, self.spec.returns_gamma)
+            fills_window = episode_segments[0].col[0] + 1 == window.tokens
+            if len(episode_segments) > 1 or fills_window:
                 encoded.n_shortened += 1
-            for segment in parts:
+            for segment in episode_segments:
                 encoded.action_ids.update(segment.token.tolist())
                 encoded.n_action_tokens += len(segment.col)
                 encoded.n_observation_tokens += segment.n_observation_tokens
-            for first in range(0, len(parts), size):
-                encoded.chunks.append(tuple(parts[first : first + size]))
+            for first in range(0, len(episode_segments), size):
+                encoded.chunks.append(tuple(episode_segments[first : first + size]))
         return encoded
 
     def _warn(self, encoded: "_Encoded", encoder: Encoder, window: Window, n_episodes: int) -> None:
@@ -570,17 +571,17 @@ class _Encoded:
     """Episodes whose beginning the policy does not read before every action."""
 
 
-def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
+def _with_returns(episode_segments: list[Segment], gamma: float | None) -> list[Segment]:
     """Fill in the discounted returns of one episode's segments."""
     if gamma is None:
-        return parts
+        return episode_segments
     # Rewards of later segments count too, so returns are computed over the episode and then cut.
-    returns = returns_to_go(np.concatenate([part.reward for part in parts]), gamma)
+    returns = returns_to_go(np.concatenate([segment.reward for segment in episode_segments]), gamma)
     filled = []
     start = 0
-    for part in parts:
-        end = start + len(part.reward)
-        filled.append(replace(part, return_to_go=returns[start:end]))
+    for segment in episode_segments:
+        end = start + len(segment.reward)
+        filled.append(replace(segment, return_to_go=returns[start:end]))
         start = end
     return filled
 

@@ -243,34 +243,37 @@ class OnlineDataModule(OfflineDataModule):
         first = self.round + 1
         last = max(self.round, warmup) + _MAX_EMPTY_ROUNDS
         for number in range(first, last + 1):
-            # Collect. The return of an aborted episode is partial: where turns cost, it would look better than others.
+            # 1. Collect episodes. The return of an aborted episode is partial: where turns cost, it would look better
+            #    than others.
             collected = self._collector.collect(number)
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
-            parts = [list(segments(episode, encoder, window)) for episode in episodes]
-            amounts = amounts_of_segments(chain.from_iterable(parts))
+            segments_by_episode = [list(segments(episode, encoder, window)) for episode in episodes]
+            amounts = amounts_of_segments(chain.from_iterable(segments_by_episode))
             totals = [before + new for before, new in zip(self.collected, amounts, strict=True)]
             self.collected = Amounts(*totals)
             self.collected_rounds += 1
-            # Prepare: the algorithm scores the tokens and attaches advantages to them.
+            # 2. Let the algorithm prepare the round: it scores the tokens and attaches advantages to them.
             if learner is not None:
-                parts = learner.prepare_rollout(episodes, parts)
+                segments_by_episode = learner.prepare_rollout(episodes, segments_by_episode)
             self.round = number
             self.consumed = 0
             self._plan = None
             if number <= warmup:
                 continue
-            # Keep, in place of the round before or after it.
+            # 3. Store the round. It replaces the previous one, or is added to the buffer with `keep_replay`.
             if not self.keep_replay:
                 self.played.clear()
-            for episode, prepared in zip(episodes, parts, strict=True):
-                self.played.append(prepared, _outcome(episode))
+            for episode, episode_segments in zip(episodes, segments_by_episode, strict=True):
+                self.played.append(episode_segments, _outcome(episode))
+            # 4. Plan minibatches; an empty round is skipped.
             if self._planned().minibatches:
                 return
-            why = (
-                f"{self.spec.filter} keeps none of {len(episodes)} episodes" if episodes else "no episode has an action"
-            )
-            rank_zero_warn(f"round {number} is skipped: {why}")
-        raise UserError(f"{_MAX_EMPTY_ROUNDS} rounds in a row left nothing to learn from; of the last, {why}")
+            if episodes:
+                reason = f"{self.spec.filter} keeps none of {len(episodes)} episodes"
+            else:
+                reason = "no episode has an action"
+            rank_zero_warn(f"round {number} is skipped: {reason}")
+        raise UserError(f"{_MAX_EMPTY_ROUNDS} rounds in a row left nothing to learn from; of the last, {reason}")
 
     def recorded_batches(self) -> Iterator[TokenBatch]:
         """Recorded segments without end; which ones follows from the place in the round."""
@@ -354,14 +357,14 @@ class OnlineDataModule(OfflineDataModule):
         """This process's share of a minibatch; if there are fewer chunks than processes, rows with nothing to learn."""
         rank, world = rank_and_world_size()
         mine = chunks[rank::world]
-        parts = []
+        batch_segments = []
         for chunk in mine or chunks[:1]:
             for index in chunk.indices:
-                parts.append(chunk.buffer[index])
+                batch_segments.append(chunk.buffer[index])
         # Lightning averages over processes, so each divides by its share of the expected tokens.
         share = (expected[0] / world, expected[1] / world)
         pad = self._tokenizer().pad_token_id or 0
-        batch = collate(parts, pad, self.spec.observations, self.spec.bootstrap, share, self.spec.after)
+        batch = collate(batch_segments, pad, self.spec.observations, self.spec.bootstrap, share, self.spec.after)
         return batch if mine else batch.without_targets()
 
     def state_dict(self) -> dict[str, Any]:
@@ -382,8 +385,8 @@ def online_datamodule(trainer: L.Trainer, name: str) -> OnlineDataModule:
     """The datamodule of an algorithm that learns from what it plays.
 
     Args:
-        trainer: of the run.
-        name: of the algorithm, for the error.
+        trainer: trainer of the run.
+        name: name of the algorithm, for the error.
 
     Raises:
         UserError: if it is another kind of datamodule.

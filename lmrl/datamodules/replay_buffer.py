@@ -25,7 +25,7 @@ class Column:
     """A vector that grows. Up to ``limit`` bytes it lies in memory, beyond that in a file mapped into memory.
 
     Args:
-        dtype: of the entries.
+        dtype: dtype of the entries.
         file: used beyond the limit, overwritten if it exists; None stays in memory.
         limit: bytes.
     """
@@ -120,7 +120,7 @@ class ReplayBuffer:
 
     def __init__(self, folder: Path | None = None, limit: int = 2**28) -> None:
         types = {
-            "ids": np.int32,  # of all segments, one after the other
+            "ids": np.int32,  # ids of all segments, one after the other
             "ids_end": np.int64,  # per segment, where its ids end
             "col": np.int32,  # per action token
             "reward": np.float64,
@@ -128,7 +128,7 @@ class ReplayBuffer:
             "new_col": np.int32,  # per segment
             "col_end": np.int64,  # per segment, where its action tokens end
             "follows": np.int8,  # per segment
-            "next_ids": np.int32,  # of the segments that are cut
+            "next_ids": np.int32,  # next ids of the segments that are cut
             "next_end": np.int64,  # per segment
             "last": np.int64,  # per episode, where its segments end
             "total_reward": np.float64,
@@ -146,24 +146,24 @@ class ReplayBuffer:
         """Number of segments."""
         return len(self._columns["ids_end"])
 
-    def append(self, parts: Sequence[Segment], outcome: Outcome) -> None:
+    def append(self, episode_segments: Sequence[Segment], outcome: Outcome) -> None:
         """Add the segments of one episode."""
         columns = self._columns
-        last = len(parts) - 1
-        for number, part in enumerate(parts):
-            columns["ids"].extend(part.ids)
-            columns["col"].extend(part.col)
-            columns["reward"].extend(part.reward)
-            columns["turn_end"].extend(part.turn_end)
-            columns["new_col"].extend([part.new_col])
-            if part.next_ids is None:
+        last = len(episode_segments) - 1
+        for number, segment in enumerate(episode_segments):
+            columns["ids"].extend(segment.ids)
+            columns["col"].extend(segment.col)
+            columns["reward"].extend(segment.reward)
+            columns["turn_end"].extend(segment.turn_end)
+            columns["new_col"].extend([segment.new_col])
+            if segment.next_ids is None:
                 columns["follows"].extend([_ENDS])
             elif number < last:  # the context that follows is the beginning of the next segment
                 columns["follows"].extend([_CONTINUES])
             else:
                 columns["follows"].extend([_IS_CUT])
-                columns["next_ids"].extend(part.next_ids)
-            for name, values in part.columns.items():
+                columns["next_ids"].extend(segment.next_ids)
+            for name, values in segment.columns.items():
                 self._attached_column(name).extend(values)
             # Where the entries of this segment end; they begin where those of the segment before end.
             columns["ids_end"].extend([len(columns["ids"])])
@@ -204,7 +204,7 @@ class ReplayBuffer:
     def __getitem__(self, index: int) -> Segment:
         """One segment."""
         ids = self._part("ids", "ids_end", index)
-        start, stop = self._bounds("col_end", index)  # of its action tokens
+        start, stop = self._bounds("col_end", index)  # bounds of its action tokens
         col = self._columns["col"].values(start, stop)
         follows = int(self._columns["follows"].values(index, index + 1)[0])
         following = None

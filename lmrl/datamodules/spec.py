@@ -23,7 +23,7 @@ class Filter:
     min_return: float | None = None
     """Only episodes of at least this return."""
     top_fraction: float | None = None
-    """Of those, the best ``int(top_fraction * n)`` (at least one) by return; among equals the earlier ones."""
+    """Only the best ``int(top_fraction * n)`` of those (at least one) by return; among equals the earlier ones."""
 
     def __post_init__(self) -> None:
         check_range("(0, 1]", top_fraction=self.top_fraction)
@@ -83,7 +83,7 @@ class BatchSpec:
     """The purpose and required fields of batches; see `lmrl.modules.LanguageModule.batch_spec`."""
 
     tokenizer: PreTrainedTokenizerBase | None = None
-    """Of the model; None: the bundled one."""
+    """Tokenizer of the model; None: the bundled one."""
     positions: int | None = None
     """How many tokens the model can read; None: 1024."""
     filter: Filter = field(default_factory=Filter)

@@ -115,9 +115,9 @@ class ArCHer(ActorCritic):
             UserError: if the episodes do not hold that of exactly the tokens in the segments.
         """
         prepared = []
-        for episode, parts in zip(episodes, segments, strict=True):
-            logprob = values_per_token(episode, "action_logprobs", parts)
-            prepared.append(with_columns(parts, {"logprob": logprob}))
+        for episode, episode_segments in zip(episodes, segments, strict=True):
+            logprob = values_per_token(episode, "action_logprobs", episode_segments)
+            prepared.append(with_columns(episode_segments, {"logprob": logprob}))
         return prepared
 
     def losses(self, batch: TokenBatch) -> ArCHerLoss:
