@@ -57,12 +57,12 @@ def export(
     Args:
         folder: replaced as a whole if it exists, in one step once the new one is complete.
         model: the language model. For value-guided policies it is pi_beta alone, which plays like its BC run.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         values: weights of the value model; written to ``value_heads.safetensors`` if there are any.
         card: written to ``README.md``.
         generation: what ``model.generate`` does by default.
         settings: how the values are played (``beta``, ``rendering``) and what they hold (``lora``), kept with them.
-        weights: of the language model, where `model` holds a share of them.
+        weights: weights of the language model, where `model` holds a share of them.
         base: write adapters alone, for `peft`; this is the model that they belong to. None: write a whole model.
         about: JSON-like, written to ``lmrl.json``: what makes the policy of it again.
 
@@ -103,8 +103,8 @@ def export_for_reload(
     Args:
         folder: replaced as `export` does.
         model: adapters are merged into a copy.
-        tokenizer: of the model.
-        weights: of the language model, where `model` holds a share of them.
+        tokenizer: tokenizer of the model.
+        weights: weights of the language model, where `model` holds a share of them.
 
     Raises:
         UserError: as `check_replaceable`.
@@ -163,7 +163,7 @@ def check_replaceable(folder: Path, inputs: Iterable[Path] = ()) -> None:
     """Make sure that an export may take the place of what is there: nothing, or the files of another export.
 
     Args:
-        folder: of the export.
+        folder: folder of the export.
         inputs: files and folders that the export is made from.
 
     Raises:

@@ -146,9 +146,9 @@ def read_checkpoint(file: Path, allow_pickle: bool = False, *, weights: bool = F
     """The content of a checkpoint, its tensors on the disk until they are used.
 
     Args:
-        file: of a run, or a folder of shards; ours hold tensors and plain values only.
+        file: checkpoint file of a run, or a folder of shards; ours hold tensors and plain values only.
         allow_pickle: also read one that holds other objects. That can run any code: only for files that you trust.
-        weights: of a folder of shards, also read the weights (never the optimizer); a file is always read completely.
+        weights: also read the weights in a folder of shards (never the optimizer); a file is always read completely.
 
     Raises:
         UserError: if it is damaged, holds pickled objects and that was not allowed, or is something else.
@@ -289,7 +289,7 @@ def files_learned_from(made_with: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the files of episodes that a policy, or what it started from, was trained on.
 
     Args:
-        made_with: of the policy.
+        made_with: record of how the policy was made.
 
     Returns:
         Of each file ``data_hash``, and how some of its episodes were held out: ``val_fraction`` and ``data_seed``.

@@ -5,7 +5,7 @@ from pathlib import Path
 __all__ = ["RUN_FILES", "files_of_run", "has_run", "set_aside"]
 
 RUN_FILES = ("last.ckpt", "best.ckpt", "last", "best", "metrics.csv", "evaluation", "evaluation_last")
-"""Of these, one is enough for a folder to hold a run: weights, learning curves or scores."""
+"""Weights, learning curves and scores; a folder with one of these files holds a run."""
 
 
 def has_run(folder: Path) -> bool:

@@ -85,9 +85,10 @@ def check_resumed(module: SavedModule, checkpoint: Mapping[str, Any], processes:
     """Make sure that a run is resumed with its own data and settings; else what its card says would be false.
 
     Args:
-        module: that resumes.
-        checkpoint: of the run.
-        processes: that train together now. Another number makes other batches, and loses the place in the data.
+        module: module that resumes.
+        checkpoint: checkpoint of the run.
+        processes: number of processes that train together now. Another number makes other batches, and loses the place
+            in the data.
 
     Raises:
         UserError: naming what differs, or a counter of the training that is no number.
@@ -263,7 +264,7 @@ def pack_checkpoint(module: SavedModule, checkpoint: dict[str, Any]) -> None:
     The weights of `SavedModule.base` are left out, unless they are in shards: those are saved and read as a whole.
 
     Args:
-        module: whose checkpoint it is.
+        module: module whose checkpoint it is.
         checkpoint: changed in place; gets an entry ``lmrl``.
     """
     checkpoint["hyper_parameters"] = _arguments(module, checkpoint.get("hyper_parameters", module.hparams))
@@ -305,7 +306,7 @@ def restore_base(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     """Put the weights back that `pack_checkpoint` has left out; the module has them from its `pretrained`.
 
     Args:
-        module: that is about to read the checkpoint.
+        module: module that is about to read the checkpoint.
         checkpoint: its weights are completed in place.
 
     Raises:
@@ -372,7 +373,7 @@ def note_weights(module: SavedModule, weights: Mapping[str, Tensor] | None = Non
     Checkpoints, exported folders and scores hold it, so that scores can be matched with weights.
 
     Args:
-        module: of which it is.
+        module: module whose weights these are.
         weights: the full state dict, where the module itself holds a share of it.
     """
     played = dict(module.value_state_dict())
@@ -451,11 +452,11 @@ def write_folder(
     """Write a folder that `transformers` loads without this package, and what was learned next to the model.
 
     Args:
-        module: of which it is.
+        module: module to write.
         folder: replaced if it exists.
         scores: content of ``scores.json``, for the model card.
         weights: the full state dict, where the module itself holds a share of it (see `full_state_dict`).
-        merge: of a run with adapters, write a whole model; else the adapters alone, for `peft`.
+        merge: write a whole model of a run with adapters; else the adapters alone, for `peft`.
 
     Raises:
         UserError: if adapters alone are to be written and there are none, or they do not make the model.
@@ -526,7 +527,7 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     """The module of an exported folder, as it plays: with its values and window, without optimizer and target networks.
 
     Args:
-        folder: that `write_folder` wrote.
+        folder: folder that `write_folder` wrote.
         kind: its class, as ``lmrl.json`` names it.
         **settings: arguments over those that it was made with.
 
@@ -541,7 +542,7 @@ def read_folder(folder: Path, kind: type[M], **settings: Any) -> M:
     if not any(is_adapter(name) for name in values):
         arguments["lora"] = None  # those of the language model are part of it, or are merged into it here
     if "play_target" in arguments:
-        arguments["play_target"] = False  # of two copies the folder holds the one that plays
+        arguments["play_target"] = False  # the folder holds only the copy that plays
     base = adapter_base(str(folder))
     if base is not None:
         check_adapters(str(folder), base)

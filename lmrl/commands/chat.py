@@ -34,7 +34,7 @@ def chat_command(
         policy: a run folder, a checkpoint, an exported folder, or zoo:TASK/NAME.
         system: a system message, in the place that it had in training (default: with a chat template the one that all
             dialogues of the training shared).
-        temperature: of sampling, 0 is greedy (default: the policy's own).
+        temperature: sampling temperature, 0 is greedy (default: the policy's own).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL, Q-SFT).

@@ -155,7 +155,7 @@ def floor_command(task: str, *, episodes: int = 64, seed: int = 0, env: list[str
     Args:
         task: name of the task, e.g. maze_fo.
         episodes: how many are played to come to states.
-        seed: of the dataset whose first episodes these are.
+        seed: seed of the dataset whose first episodes these are.
         env: arguments of the environment.
     """
     found = entropy_floor(task, env_arguments(env), episodes, seed)
@@ -205,7 +205,7 @@ def check_env_command(task: str, *, texts: int = 200, seed: int = 0, env: list[s
     Args:
         task: name of the task, e.g. maze_fo, openenv:URL or textarena:NAME.
         texts: how many odd texts it has to answer.
-        seed: of the episodes and texts.
+        seed: seed of the episodes and texts.
         env: arguments of the environment, e.g. opponent=random.
     """
     check_range("[1, inf)", texts=texts)

@@ -78,13 +78,13 @@ def evaluate_command(
             and Q-SFT started from).
         episodes: how many; the task's starts are taken in turn (default: 256 or more, so that
             each comes equally often; of a chat model as many as published; of a file all).
-        seed: of the whole evaluation; the result does not depend on the number of slots.
+        seed: seed of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
             settings than the policy's own, a folder next to it that names them).
         slots: how many episodes are played side by side; None: 32, for a language model on a GPU up to 256.
         ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         workers: with --ray, how many processes play (default: as many as the cluster has cores for).
-        temperature: of sampling, 0 is greedy (default: the checkpoint's; of a chat model the published one).
+        temperature: sampling temperature, 0 is greedy (default: the checkpoint's; of a chat model the published one).
         top_k: sample among the k most probable tokens only.
         top_p: sample among the most probable tokens with this total probability only.
         beta: weight of the learned values (MC, ILQL, Q-SFT).

@@ -49,7 +49,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 #: Environment variable: the process that started those of the same training.
 _PARENT = "LMRL_FIT_PROCESS"
-#: Of settings that Lightning would take, and then fail or do nothing.
+#: Ranges of settings for which Lightning accepts other values, and then fails or does nothing.
 _RANGES = {
     "[0, 4294967295]": ("seed_everything",),
     "[1, inf)": ("trainer.accumulate_grad_batches", "trainer.check_val_every_n_epoch", "trainer.num_nodes"),
@@ -378,7 +378,7 @@ def _check_same_start(folder: Path, start: object) -> None:
     Another start that exists is accepted: the model may have been moved.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         start: ``model.init_args.pretrained`` as it is given now.
 
     Raises:

@@ -31,7 +31,7 @@ def export_command(run: Path, *, to: Path, adapters: bool = False, allow_pickle:
     Args:
         run: a run folder (its best checkpoint, else its last) or a checkpoint.
         to: the folder to write: a new one, or that of an earlier export, which is replaced.
-        adapters: of a run that trained adapters (lora), write these alone, for peft, instead of a whole model.
+        adapters: write the adapters of a run that trained some (lora) alone, for peft, instead of a whole model.
         allow_pickle: read a checkpoint with pickled objects; that can run any code in it.
     """
     check_replaceable(to, inputs=[run])
@@ -113,12 +113,12 @@ def tune_command(
 
     Args:
         run: a run folder; the choice is left there in tuned.json.
-        temperatures: to try, 0 is greedy (default: 1, 0.5, 0.25).
+        temperatures: temperatures to try, 0 is greedy (default: 1, 0.5, 0.25).
         top_ps: nucleus sampling to try at temperature 1 (default: that of the task, mostly none); 1 for none.
         betas: weights of the learned values to try, of MC and ILQL (default: 0.25, 0.5, 1, 2, 4, 8, 16, and
             that of the configuration).
         episodes: games for each pair.
-        seed: of the games, which differ from those of evaluations and of the choice of checkpoints.
+        seed: seed of the games, which differ from those of evaluations and of the choice of checkpoints.
         env: arguments of the environment.
         device: where the policy computes, e.g. cuda (default: the CPU).
         slots: games side by side; None: 32, on a GPU up to 256.
@@ -148,7 +148,7 @@ def agreement_command(
         task: name of a task whose partner says yes or no.
         partner: who is tested: scripted, lm:PATH or chat:MODEL.
         size: questions in all.
-        seed: of the questions.
+        seed: seed of the questions.
         json: print JSON instead of a table.
         chat: settings of a chat partner, e.g. budget_tokens=1000000 timeout=30 base_url=URL.
     """

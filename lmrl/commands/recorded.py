@@ -38,11 +38,11 @@ def evaluate_file(
     """Judge a policy by the episodes of a file that it was not trained on.
 
     Args:
-        file: of episodes.
+        file: file of episodes.
         spec: the policy.
         behaviour: the name of a model of who wrote the file; None: see `evaluate_recorded`.
         episodes: use only the first ones; None: all.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
         out: folder for ``scores.json``.
         settings: decoding settings of the policy.
         device: where the models compute.

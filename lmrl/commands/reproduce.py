@@ -61,7 +61,7 @@ def reproduce_command(
         runs: folder for <task>/<algorithm>/, of further seeds seed_1/<task>/<algorithm>/ (default: runs, or
             runs/gpu; with --smoke the folder smoke in it).
         report: folder for the report (default: report, with --smoke report/smoke).
-        episodes: of each evaluation (default: at least 256, from each start equally many).
+        episodes: episodes of each evaluation (default: at least 256, from each start equally many).
         jobs: cells side by side, each with its share of the cores (default: 2; with --slurm or --ray as many
             as it lets).
         slurm: run cells as SLURM jobs, with time=MINUTES (needed) cpus=N mem=GB gpus=N partition=NAME account=NAME

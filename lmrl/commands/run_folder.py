@@ -29,7 +29,7 @@ def check_run_folder(folder: Path, checkpoint: Path | None, overwrite: bool) -> 
 
     Args:
         folder: ``trainer.default_root_dir``.
-        checkpoint: from which the training resumes.
+        checkpoint: checkpoint from which the training resumes.
         overwrite: the run there, if there is one, is moved away.
 
     Raises:
@@ -99,8 +99,8 @@ def run_folder(trainer: Trainer, checkpoint: Path | None, overwrite: bool, allow
     fails before its first step leaves no folder.
 
     Args:
-        trainer: of the run.
-        checkpoint: from which the training resumes.
+        trainer: trainer of the run.
+        checkpoint: checkpoint from which the training resumes.
         overwrite: move the run that is there to ``.earlier/NAME-1`` (2, 3, ...) next to it.
         allow_pickle: see `lmrl.checkpoints.reading.read_checkpoint`.
 

@@ -58,7 +58,7 @@ def web_command(
             values.
         env: arguments of the environment, e.g. opponent=random or partner=lm:PATH.
         host: address to listen at; others than your own machine can reach it only if you change this.
-        port: to listen at; 0 is any free one.
+        port: port to listen at; 0 is any free one.
         no_browser: only print the address.
         runs: folder of the runs that the page offers, runs/TASK/NAME.
         chat: settings of the chat models among the players, e.g. budget_tokens=100000; a budget is for all games.

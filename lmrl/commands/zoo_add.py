@@ -24,7 +24,7 @@ from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["zoo_add_command", "zoo_evaluate_command"]
 
-#: Of an evaluation, what the zoo keeps.
+#: Fields of an evaluation that the zoo keeps.
 _KEPT = (
     "episodes", "seed", "return_mean", "return_ci", "normalized", "normalized_ci", "own", "own_ci", "success_rate",
     "success_ci", "length_mean", "illegal_rate",
@@ -38,7 +38,7 @@ def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int 
     Args:
         policy: its name, e.g. zoo:maze_fo/ilql.
         episodes: how many (default: as many as were published).
-        seed: of the evaluation; the published one is 0.
+        seed: seed of the evaluation; the published one is 0.
         slots: how many episodes are played side by side; None: 32.
     """
     found = zoo_policy(policy)
@@ -67,8 +67,8 @@ def zoo_add_command(
     Args:
         run: a run folder; its name and that of its task become the name of the policy.
         to: the folder of all policies.
-        episodes: of the evaluation (default: 256 or more, so that each start comes equally often).
-        seed: of the evaluation.
+        episodes: episodes of the evaluation (default: 256 or more, so that each start comes equally often).
+        seed: seed of the evaluation.
     """
     task = find_trained(run).task
     if task is None or not run.is_dir():

@@ -249,9 +249,9 @@ def _write(path: Path, played: Iterable[Episode], metadata: Mapping[str, Any], b
     Until then it has a name of its own: processes that record the same dataset at the same time write the same file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         played: the episodes.
-        metadata: of the file.
+        metadata: metadata of the file.
         before: how many of the episodes come from an interrupted recording.
     """
     kept = _partial(path)

@@ -237,7 +237,7 @@ def _damaged(what: str) -> Iterator[None]:
 # A few bytes of Parquet can expand to gigabytes, by repeated values or shared texts. Files of this package stay far
 # below these limits.
 _LARGEST_GROUP = 2**28  # bytes of a row group without compression
-_MOST_VALUES = 2**24  # of a column in a row group
+_MOST_VALUES = 2**24  # values of a column in a row group
 _LARGEST_PART = 2**24  # bytes of the rows that become Python objects together, and so of one row
 _BYTES_OF_VALUE = 32
 _SMALLER = "write it again with small row groups (row_group_size=512)"
@@ -434,7 +434,7 @@ def join_shards(
         UserError: if a part is missing, occurs twice, is not whole or belongs to another dataset, or `out` is another
             dataset.
     """
-    metadata: dict[Path, dict[str, Any]] = {}  # of each part, without its number
+    metadata: dict[Path, dict[str, Any]] = {}  # metadata of each part, without its number
     shards: dict[Path, Sequence[int]] = {}  # (number of the part, number of parts)
     for file in map(Path, files):
         metadata[file] = read_metadata(file)

@@ -141,7 +141,7 @@ class Play:
     Args:
         trial: the law that is being tried; it checks the form of every answer.
         env: the environment, which is reset here.
-        seed: of the episode and of the random player.
+        seed: seed of the episode and of the random player.
     """
 
     def __init__(self, trial: Trial, env: TextEnv, seed: int) -> None:
@@ -201,7 +201,7 @@ def check_env(
     Args:
         env: an environment that was not reset yet (copies of it are tried), or a function that makes a fresh one.
         texts: how many odd texts (empty, huge, control characters, other scripts, near misses) it must answer.
-        seed: of the episodes and texts.
+        seed: seed of the episodes and texts.
         last_texts: how many texts a policy reads, as `Task.last_texts`. If it is 1, no observation may be empty;
             otherwise only the first must hold text.
 

@@ -25,8 +25,8 @@ def outside_task(kind: str, rest: str, entry_point: str, **kwargs: Any) -> Task:
     """Return the task of a game of another library.
 
     Args:
-        kind: of the name, before the colon.
-        rest: of the name, after the colon.
+        kind: part of the name before the colon.
+        rest: part of the name after the colon.
         entry_point: class of the environment, ``module:Class``.
         kwargs: its arguments.
     """

@@ -200,7 +200,7 @@ def recorded_arguments(name: str, recorded: Any, given: Mapping[str, Any] | None
     caller that replays a dialogue supplies the answers.
 
     Args:
-        name: of the task.
+        name: name of the task.
         recorded: ``env`` of the file's metadata; None, as in some older evaluations: none.
         given: arguments of the user; None: none.
         where: the file, for the message.
@@ -232,8 +232,8 @@ def may_choose(name: str, argument: str, value: Any) -> bool:
     """Return whether an untrusted source (a data file, a request to a server) may choose an environment's argument.
 
     Args:
-        name: of the task.
-        argument: of its environment; one that it does not have may not be chosen.
+        name: name of the task.
+        argument: argument of its environment; one that it does not have may not be chosen.
         value: a number, true, false or None of a type that the argument takes, or words out of `Task.choices`.
     """
     entry = task(name)

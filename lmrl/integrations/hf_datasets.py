@@ -104,7 +104,7 @@ def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset
     (the name of the task: with a dictionary of factories under those names, one run may mix tasks).
 
     Args:
-        name: of the task.
+        name: name of the task.
         size: number of rows.
         seed: other seeds give other episodes, and so do evaluations with the same seed.
         env: arguments of the environment, where the rules depend on them.

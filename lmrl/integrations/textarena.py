@@ -77,7 +77,7 @@ class TextArenaGame(TextEnv):
                 return Turn(text, 0.0, False, False, {"illegal": illegal, "success": False})
             rewards, facts = self._game.close()
         reward = float((rewards or {}).get(0, 0.0))
-        outcome = (facts or {}).get(0, {})  # of player 0, the only one
+        outcome = (facts or {}).get(0, {})  # outcome for player 0, the only one
         reason = str(outcome.get("reason", ""))
         text = "\n".join(filter(None, (text, reason)))
         info = {"illegal": illegal or bool(outcome.get("invalid_move")), "success": reward >= 1, "reason": reason}

@@ -33,7 +33,7 @@ class ContextBuilder:
     """Turns requests into contexts.
 
     Args:
-        tokenizer: of the language model.
+        tokenizer: tokenizer of the language model.
         window: how much of the past is read; the same that the model was trained with.
         positions: how many tokens the model can read.
         room: how many tokens an action may have.
@@ -96,7 +96,7 @@ class LMPolicy:
 
     Args:
         model: a causal language model; it may go on being trained between calls.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         window: how much of the episode is read.
         temperature: 0 is greedy.
         top_k: 0 is off.
@@ -144,10 +144,10 @@ class ActorCriticPolicy(LMPolicy):
 
     Args:
         model: a causal language model.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         window: how much of the episode is read.
         v_head: ``(n, width)`` hidden vectors of the model to V of their states.
-        **settings: of `LMPolicy`: ``temperature``, ...
+        **settings: settings of `LMPolicy`: ``temperature``, ...
 
     Raises:
         UserError: as `LMPolicy`.

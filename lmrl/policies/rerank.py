@@ -103,7 +103,7 @@ class RerankPolicy:
 
     Args:
         model: the language model; None if only values count.
-        tokenizer: of all models.
+        tokenizer: tokenizer of all models.
         window: how much of the episode is read.
         proposals: the actions, as the environment understands them.
         score: what decides.

@@ -27,7 +27,7 @@ class ValueGuidedPolicy:
 
     Args:
         model: the language model ``pi_beta``.
-        tokenizer: of both models.
+        tokenizer: tokenizer of both models.
         window: how much of the episode is read.
         value_model: reads the same ids; its hidden vectors go through the heads.
         q_heads: ``(n, width)`` hidden vectors to ``(n, vocabulary)``; one for MC, two for ILQL.
@@ -125,12 +125,12 @@ class RatioGuidedPolicy(ValueGuidedPolicy):
 
     Args:
         model: the language model ``pi_beta``.
-        tokenizer: of both models.
+        tokenizer: tokenizer of both models.
         window: how much of the episode is read.
         value_model: the language model p.
         support: tokens to which ``pi_beta`` gives less than this have ``Q' = 0``; the most probable one never does.
         return_range: the returns that 0 and 1 stand for, in which `state_values` answers.
-        **settings: of `ValueGuidedPolicy`: ``beta``, ``temperature``, ...
+        **settings: settings of `ValueGuidedPolicy`: ``beta``, ``temperature``, ...
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the models.

@@ -37,8 +37,8 @@ class VLLMPolicy:
     the log-probabilities of the very distribution that it samples from (``--logprobs-mode processed_logprobs``).
 
     Args:
-        client: of the server.
-        builder: of the contexts, with the model's tokenizer.
+        client: client of the server.
+        builder: builder of the contexts, with the model's tokenizer.
         settings: how to sample, and when to stop.
         invalid: ids that are never said.
 
@@ -127,7 +127,7 @@ def _body(settings: SamplingSettings, invalid: Sequence[int]) -> dict[str, Any]:
         "stop_token_ids": sorted(settings.stop_ids),
         "ignore_eos": True,  # it is among the ids that stop, or among those that are never said
         "logit_bias": {str(one): _NEVER for one in invalid} or None,
-        "logprobs": 0,  # of the sampled token alone
+        "logprobs": 0,  # the log-probability of the sampled token alone
         "return_token_ids": True,
         "n": 1,
     }

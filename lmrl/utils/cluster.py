@@ -83,7 +83,7 @@ class Cluster:
     Args:
         address: ``local`` begins one on this machine that ends with this process, ``auto`` is the one that
             ``ray start`` began here, ``HOST:PORT`` any other (``ray://HOST:PORT`` through Ray's client server).
-        cores: that a local cluster is to have at least.
+        cores: number of cores that a local cluster is to have at least.
 
     Raises:
         UserError: another form of address, no Ray, or nothing at that address that can be joined.
@@ -130,7 +130,7 @@ class Cluster:
         Args:
             work: found by its name in the processes of the cluster, or sent to them.
             gpu: whether it takes one.
-            **options: of Ray's ``options``.
+            **options: more arguments of Ray's ``options``.
         """
         resources = {"num_cpus": self.threads, "num_gpus": 1 if gpu else 0}
         environment = {"env_vars": worker_environment()}

@@ -251,7 +251,7 @@ def _merged(whole: dict[str, Any], part: dict[str, Any], is_file: bool, are_argu
 
     Args:
         whole: what is there.
-        part: of a file or an option.
+        part: settings of a file or an option.
         is_file: whether it is a file's. A file replaces a mapping that is an argument, such as ``architecture``; an
             option changes one of its keys.
         are_arguments: whether the keys are the arguments of a class.

@@ -6,7 +6,7 @@ from rich.console import Console
 
 __all__ = ["table_console"]
 
-_COLUMNS = 120  # of a file or pipe
+_COLUMNS = 120  # columns of a file or pipe
 
 
 def table_console() -> Console:

@@ -177,9 +177,9 @@ def locked(folder: str | os.PathLike[str], what: str = "folder", kind: str = "",
     frees it when its holder ends, however that comes about; the file that a killed one leaves means nothing.
 
     Args:
-        folder: that is written.
+        folder: folder that is written.
         what: what the folder is, for the message.
-        kind: of several locks of a folder; those of other kinds do not matter to this one.
+        kind: kind of lock; a folder may have several, and those of other kinds do not matter to this one.
         wait: seconds to wait for a process that holds it; negative: until it ends.
 
     Raises:
@@ -235,7 +235,7 @@ def parse_json(text: bytes | str, where: str, mend: bool = False) -> Any:
     """Return the value of a JSON text in UTF-8.
 
     Args:
-        text: of a file, of one line of it, or of an answer.
+        text: content of a file, of one line of it, or of an answer.
         where: file and place, for the message.
         mend: replace lone surrogates by U+FFFD instead of refusing them.
 

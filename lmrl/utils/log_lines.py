@@ -15,8 +15,8 @@ class LogLines:
         """Choose how often.
 
         Args:
-            console: of the bar, which a terminal shows, so that nothing is written there; None: there is no bar.
-            seconds: between two lines.
+            console: console of the bar. A terminal shows the bar, so no lines are written there. None: there is no bar.
+            seconds: seconds between two lines.
             quiet: write nothing at all.
         """
         has_bar = console is not None and console.is_terminal

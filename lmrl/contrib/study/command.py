@@ -46,7 +46,7 @@ def table_command(key: Path, ratings: list[str], *, seed: int = 0, json: bool = 
     Args:
         key: the .key.json file of the study.
         ratings: the files that people's pages saved.
-        seed: of the resampling.
+        seed: seed of the resampling.
         json: print JSON instead of tables.
     """
     returned = read_ratings(key, [Path(name) for name in ratings])

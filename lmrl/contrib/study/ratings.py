@@ -173,7 +173,7 @@ def permutation_test(a: FloatArray, b: FloatArray, seed: int = 0) -> Permutation
     Args:
         a: ratings of the first condition, (R, S_a).
         b: ratings of the second condition by the same raters, (R, S_b).
-        seed: of the drawing, if not all are looked at.
+        seed: seed of the drawing, if not all are looked at.
 
     Raises:
         UserError: a condition without any rating, or other raters in ``a`` than in ``b``.
@@ -211,7 +211,7 @@ def crossed_bootstrap(groups: Sequence[FloatArray], seed: int = 0, resamples: in
 
     Args:
         groups: ratings (R, S_g) of each condition by the same raters.
-        seed: of the drawing.
+        seed: seed of the drawing.
         resamples: how often.
 
     Returns:
@@ -338,8 +338,8 @@ def study_table(ratings: Ratings, seed: int = 0) -> StudyTable:
     """Means, shares and tests.
 
     Args:
-        ratings: of all raters.
-        seed: of resampling and, for large studies, of drawing relabellings.
+        ratings: ratings of all raters.
+        seed: seed of resampling and, for large studies, of drawing relabellings.
 
     Raises:
         UserError: a condition without ratings.
@@ -381,7 +381,7 @@ def _pairs(names: Sequence[str], groups: Sequence[FloatArray], means: FloatArray
     rows = []
     for (a, b), test, p_holm in zip(pairs, tests, adjusted, strict=True):
         difference = float(np.nanmean(groups[a]) - np.nanmean(groups[b]))
-        # Of the same resamples, so what the two conditions have in common cancels out.
+        # Both means come from the same resamples, so what the two conditions have in common cancels out.
         interval = _middle(means[:, a] - means[:, b])
         rows.append(PairRow(names[a], names[b], difference, interval, test.p, p_holm, test.relabellings, test.exact))
     return rows

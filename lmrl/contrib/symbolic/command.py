@@ -53,12 +53,12 @@ def symbolic_command(
     Each result goes to <runs>/maze_fo/symbolic_<algorithm>, where lmrl report finds it.
 
     Args:
-        algorithms: of q, q_offline, dqn, cql (default: all); q and dqn play, the others learn from the dataset.
+        algorithms: some of q, q_offline, dqn, cql (default: all); q and dqn play, the others learn from the dataset.
         runs: folder for the results.
         data: maze dataset (default: the task's own, recorded if it is not there).
-        episodes: of each evaluation.
-        steps: of the optimizer, for dqn and cql.
-        seed: of learning and evaluation.
+        episodes: episodes of each evaluation.
+        steps: steps of the optimizer, for dqn and cql.
+        seed: seed of learning and evaluation.
     """
     chosen = algorithms or _LEARNERS
     for name in chosen:

@@ -186,7 +186,7 @@ def q_learning(
         alpha: step size.
         gamma: discount.
         epsilon: probability of a move at random.
-        seed: of all that is random.
+        seed: seed of all that is random.
 
     Returns:
         Q, ``(S, 4)``. It begins at 0, which is above all values of this maze: what was not tried looks good.
@@ -216,11 +216,11 @@ def q_learning_offline(
 
     Args:
         data: the steps.
-        grid: of the maze.
+        grid: grid of the maze.
         sweeps: how often each step is learned from.
         alpha: step size.
         gamma: discount.
-        seed: of the orders.
+        seed: seed of the orders.
 
     Returns:
         Q, ``(S, 4)``, minus infinity where the data has no such step: nothing was seen of it, so it is never chosen,

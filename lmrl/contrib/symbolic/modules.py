@@ -64,8 +64,8 @@ class Recorded(IterableDataset[list[Tensor]]):
 
     Args:
         data: the steps.
-        size: of a batch.
-        seed: of the draws.
+        size: size of a batch.
+        seed: seed of the draws.
     """
 
     def __init__(self, data: Transitions, size: int, seed: int) -> None:
@@ -86,10 +86,10 @@ class Replay(IterableDataset[list[Tensor]]):
     Args:
         env: is played.
         table: the newest Q, ``(S, 4)``.
-        size: of a batch.
+        size: size of a batch.
         epsilon: probability of a move at random.
         room: how many steps are remembered, the newest.
-        seed: of all that is random.
+        seed: seed of all that is random.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Replay(IterableDataset[list[Tensor]]):
         memory = np.zeros(self._room, dtype=_STEP)
         played = 0
         while True:
-            moves = self._table().argmax(-1)  # of the newest network, (S,)
+            moves = self._table().argmax(-1)  # (S,) moves of the newest network
             # The first batch needs a memory to draw from.
             for _ in range(self._size // _FRESH if played else self._size):
                 step = self._step(moves, chance)
@@ -142,7 +142,7 @@ class GridPolicy:
     """Says the move of the highest Q in the cell that the environment tells in ``info["position"]``.
 
     Args:
-        grid: of the maze.
+        grid: grid of the maze.
         q: ``(S, 4)``.
     """
 
@@ -194,7 +194,7 @@ class _SymbolicQ(L.LightningModule):
             polyak: rate at which the target network moves in each step.
             batch_size: steps in a batch.
             cql_weight: weight of the conservative term.
-            seed: of what is played and drawn.
+            seed: seed of what is played and drawn.
         """
         super().__init__()
         self.save_hyperparameters()

@@ -156,7 +156,7 @@ _EXTRA_PATIENCE = dict.fromkeys(("polite", "respectful", "talkative"), 1)
 _EXTRA_PATIENCE |= dict.fromkeys(("abusive", "angry", "toxic"), -1)
 _STRETCH = 1.15  # worth of the perfect car, as a multiple of the budget
 _BY_CUTS = (0.5, 0.7, 0.85, 1.0)
-# Of impatient buyers: by lines of the seller (up to 7, 8, more), and by discounts (up to two, three, more).
+# Factors for impatient buyers: by lines of the seller (up to 7, 8, more) and by discounts (up to two, three, more).
 _BY_LINES = {7: 1.0, 8: 0.9, 9: 0.75}
 _BY_HAGGLING = {2: 1.0, 3: 0.85, 4: 0.7}
 

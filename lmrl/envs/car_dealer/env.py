@@ -106,7 +106,7 @@ class CarDealer(DialogueEnv):
         partner: the buyer; None: `ScriptedBuyer`.
         reward: ``revenue``, in thousands of dollars, in which the published scores are; or ``fancy``, in which the
             published dataset statistics are.
-        noise: of the scripted buyer.
+        noise: noise of the scripted buyer.
         max_texts: lines of both before the buyer has to decide; even, 50 in the original.
         render_mode: see `TextEnv`.
 

@@ -86,7 +86,7 @@ class Chess(TextEnv):
         self.opponent = make_opponent(opponent, depth=depth, nodes=nodes, elo=elo, skill=skill, engine_path=engine_path)
         self._described = self.opponent.describe()
         self._board = chess.Board()
-        self._moves = 0  # of White, legal or not
+        self._moves = 0  # White's moves, legal or not
         self._replies: list[str] = []  # Black's next moves, where they are given
         self._reply = ""  # Black's last move, in UCI
         self._seed = ""

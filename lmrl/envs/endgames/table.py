@@ -215,7 +215,7 @@ def _slide(cost: _Bytes, best: _Bytes, step: int, side: int, far: bool) -> None:
         np.minimum(best[here], ahead, out=best[here])
 
 
-_VERSION = 1  # of the values and of their layout in the file
+_VERSION = 1  # version of the values and of their layout in the file
 
 
 @lru_cache(maxsize=8)

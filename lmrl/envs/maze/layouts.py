@@ -142,7 +142,7 @@ def find_layout(name: str | Layout) -> Layout:
 
 def _parse(lines: Sequence[str], source: str) -> Layout:
     rows: list[str] = []
-    places: dict[str, Cell] = {}  # of the marks G and S
+    places: dict[str, Cell] = {}  # cells of the marks G and S
     for r, line in enumerate(lines):
         row = ""
         for c, mark in enumerate(line):

@@ -63,7 +63,7 @@ def probe_maze(policy: Policy | LoadedPolicy, task: str, env_arguments: Mapping[
     Args:
         policy: the policy with its own sampling settings; pass a greedy one (temperature 0) for greedy moves.
         task: a maze task.
-        env_arguments: of the environment, as for `lmrl.make`.
+        env_arguments: arguments of the environment, as for `lmrl.make`.
 
     Raises:
         UserError: an unknown task, or one that is no maze.

@@ -51,10 +51,10 @@ def serve_command(
     Args:
         task: name of the task, e.g. maze_fo.
         host: address to listen at; others than your own machine can reach it only if you change this.
-        port: to listen at; 0 is any free one.
+        port: port to listen at; 0 is any free one.
         sessions: how many are open at the same time; further ones are refused.
         idle: seconds without a request after which a session is closed.
-        message_bytes: of the longest request.
+        message_bytes: bytes of the longest request.
         env: arguments of the environment, e.g. opponent=random.
     """
     name = named_task(task).name

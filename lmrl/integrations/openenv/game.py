@@ -133,7 +133,7 @@ class OpenEnvGame(TextEnv):
             connection = self._connected()
             connection.send(json.dumps({"type": kind, "data": data}))
             reply = connection.recv(timeout=self._timeout)
-        except Exception as error:  # of websockets, ssl and the system, many kinds
+        except Exception as error:  # websockets, ssl and the system have many kinds
             self.close()
             reason = in_one_line(error, 120) or type(error).__name__
             raise ConnectionError(f"no answer of {self._url}: {reason}") from error

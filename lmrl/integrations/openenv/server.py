@@ -51,7 +51,7 @@ def make_app(
         make: makes one environment, for each session.
         task: its name.
         limits: None: the usual ones.
-        description: of the task, one line.
+        description: description of the task, one line.
         shared: the environments share a partner, so that only one works at a time.
     """
     return _NotForPages(TaskServer(make, task, limits or Limits(), description, shared).app())

@@ -36,7 +36,7 @@ def sweep_command(
         trials: how many in all, with those of earlier commands.
         jobs: trials side by side, each with its share of the cores.
         sampler: tpe (learns from the trials before), random, or grid (all combinations of lists of choices).
-        seed: of the search, of each training, and of the games.
+        seed: seed of the search, of each training, and of the games.
         episodes: games by which a trial is scored; no reported score uses them.
         overrides: settings for every training, e.g. trainer.max_steps=100.
     """

@@ -51,7 +51,7 @@ def write_outcome(sweep: Sweep, trials: Sequence[Trial]) -> None:
         records.append(record)
         rows.append(row)
     space = dict(zip(sweep.space, map(repr, sweep.space.values()), strict=True))
-    training = shlex.join(["lmrl", *without_secrets(sweep.words)])  # of all trials, without what differs
+    training = shlex.join(["lmrl", *without_secrets(sweep.words)])  # command of all trials, without what differs
     write_json({"command": training, "space": space, "trials": records}, sweep.out / "table.json")
     text = io.StringIO(newline="")
     heads = ["trial", "state", "return", "return_low", "return_high", "normalized", "success_rate", *sweep.space]

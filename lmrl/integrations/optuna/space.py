@@ -169,8 +169,8 @@ def overlay(settings: Mapping[str, Value], words: Sequence[str] = ()) -> dict[st
     """Settings as the content of a configuration file: ``{"model": {"init_args": {"lr": 0.001}}}``.
 
     Args:
-        settings: by their full names.
-        words: of the training that the file is for. Where a setting is a part of an argument of a class
+        settings: settings by their full names.
+        words: arguments of the training that the file is for. Where a setting is a part of an argument of a class
             (``model.init_args.architecture.n_layer``), the file replaces the whole argument, so it holds all of it.
     """
     whole = configuration([*words, *as_words(settings)]) if words else None

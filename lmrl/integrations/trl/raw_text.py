@@ -53,7 +53,7 @@ class TextRollout:
     action is cut. An episode without room for another turn resumes with empty lines (`episode_return`).
 
     Args:
-        name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
+        name: name of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
         rendering: ``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it.
         max_new_tokens: longest action; None: that of the task.
         system: with ``chat``: the system message; None: the rules of the task, as `OfflineDataModule` has them.
@@ -116,7 +116,7 @@ class TextRollout:
         playing = self._environments[: len(seeds)]
         for environment, seed in zip(playing, seeds, strict=True):
             environment.reset(seed=seed)
-        # Of the generations of a prompt, the game's seed is the same, and what is sampled is not.
+        # All generations of a prompt have the same seed of the game, but not the same samples.
         key = (trainer.args.seed, trainer.state.global_step, trainer.accelerator.process_index, self._calls)
         self._calls += 1
         _play(playing, self._player, [episode_seed(*key, slot) for slot in range(len(seeds))])

@@ -38,7 +38,7 @@ class TaskEnvironment:
     All public methods but `reset` become tools of the model, so there is `act` alone.
 
     Args:
-        name: of the task.
+        name: name of the task.
         make_env: makes the environment (`lmrl.partners.environment`).
     """
 
@@ -52,7 +52,7 @@ class TaskEnvironment:
         """Begin the episode of a row of the dataset.
 
         Args:
-            seed: of the episode; the same seed is the same start.
+            seed: seed of the episode; the same seed is the same start.
             columns: the rest of the row, not used.
 
         Returns:
@@ -133,7 +133,7 @@ def environment_factory(name: str, **env: Any) -> Callable[[], TaskEnvironment]:
     """Return a factory for ``GRPOTrainer(environment_factory=...)``, alone or as a value of its dictionary.
 
     Args:
-        name: of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
+        name: name of a task, of the benchmark or registered, ``openenv:URL`` or ``textarena:NAME``.
         env: arguments of the environment that replace those of the task. All games share one ``partner``, which may be
             a name.
 
@@ -156,7 +156,7 @@ def episode_return(
     that a model can do would otherwise be not to play.
 
     Args:
-        environments: of the rollouts.
+        environments: environments of the rollouts.
         log_metric: receives ``success`` and ``unfinished`` (the share of episodes that empty lines ended).
         columns: everything else that TRL hands to reward functions, not used.
     """
@@ -179,7 +179,7 @@ def take_turns(environments: Sequence[TaskEnvironment], replies: Sequence[Reply]
     """Make the next move of several games: the replies as they are, and their partners answer together.
 
     Args:
-        environments: of episodes that are not over.
+        environments: environments of episodes that are not over.
         replies: one for each.
     """
     # Together, so that the partner's model answers all games in one batch.

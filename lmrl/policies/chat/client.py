@@ -30,7 +30,7 @@ class ChatCache:
     """Answers by key. Any number of threads and processes may read and write one file.
 
     Args:
-        path: of the SQLite file; missing folders are made.
+        path: path of the SQLite file; missing folders are made.
 
     Raises:
         UserError: here and later, if the file cannot be written or is something else.
@@ -95,9 +95,9 @@ class ChatClient:
 
     Args:
         model: name at the endpoint.
-        base_url: of the endpoint; None: ``$OPENAI_BASE_URL``, or OpenAI's own.
+        base_url: address of the endpoint; None: ``$OPENAI_BASE_URL``, or OpenAI's own.
         api_key: None: ``$OPENAI_API_KEY``. Most local servers need none. It is never written anywhere.
-        temperature: of sampling; None leaves it to the endpoint (some models refuse to be told).
+        temperature: sampling temperature; None leaves it to the endpoint (some models refuse to be told).
         max_tokens: longest answer; None leaves it to the endpoint.
         timeout: seconds after which a request is given up, from the first attempt to connect to the last byte.
         retries: how often one is tried again.
@@ -151,9 +151,9 @@ class ChatClient:
 
         Args:
             batch: conversations.
-            seeds: of sampling, one for each: conversations that are the same get other answers only with other seeds.
-                At temperature 0 they are not used. Whether the endpoint follows them is its own business; it is the
-                cache that makes a run repeatable.
+            seeds: sampling seeds, one for each: conversations that are the same get other answers only with other
+                seeds. At temperature 0 they are not used. Whether the endpoint follows them is its own business; it is
+                the cache that makes a run repeatable.
 
         Raises:
             ChatError: an answer could not be had after the last try. It says how many came.

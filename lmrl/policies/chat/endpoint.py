@@ -48,8 +48,8 @@ def without_thoughts(answer: str) -> str:
 
 _SHOWN = 200  # characters of what came that an error shows
 _LEAST_SECRET = 12  # characters of a key; shorter ones are words such as EMPTY, which an answer may well have
-_MOST_BYTES = 4 << 20  # of an answer with all that belongs to it
-_MOST_TOKENS = 10**9  # that one request can have used: who says more is not believed
+_MOST_BYTES = 4 << 20  # bytes of an answer with all that belongs to it
+_MOST_TOKENS = 10**9  # tokens that one request can have used: a larger number is not believed
 _AGAIN = frozenset({408, 409, 429})  # and all from 500
 _SPENT = "insufficient_quota"  # a 429 that no patience helps against
 _CUT = frozenset({"length", "content_filter"})  # reasons for which a server ends an answer before the model does
@@ -62,7 +62,7 @@ class Answer:
     text: str
     """Valid Unicode; empty if the model said nothing."""
     tokens: int | None
-    """Of the prompt and the answer, at least 1; None if the endpoint did not tell, or nothing that can be believed."""
+    """Tokens of the prompt and the answer, at least 1; None if the endpoint gave no number that can be believed."""
     cut: bool = False
     """It ends before the model ended it: at the longest answer, or at a filter."""
 
@@ -147,7 +147,7 @@ class Connection:
                         raise AskAgain(f"an answer of more than {_MOST_BYTES >> 20} MiB")
         except (self._package.OpenAIError, AskAgain, _Refused):
             raise
-        except Exception as error:  # of the HTTP library, whichever it is: what comes after the headers is not wrapped
+        except Exception as error:  # any error of the HTTP library: those after the headers are not wrapped
             raise AskAgain(self._shown(f"the answer broke off: {error or type(error).__name__}")) from error
         return bytes(came)
 
@@ -197,7 +197,7 @@ async def _check_response(response: Any) -> None:
     """Refuse a response by its status and encoding, before the package reads its whole body into memory.
 
     Args:
-        response: of the HTTP library; only its headers have been read.
+        response: response of the HTTP library; only its headers have been read.
 
     Raises:
         AskAgain: the body is compressed, although that was not asked for: a few kB may become GiB.
@@ -233,7 +233,7 @@ class Endpoint(Connection):
         """Send one request.
 
         Args:
-            body: of the request, as the protocol has it.
+            body: content of the request, as the protocol has it.
 
         Raises:
             AskAgain: no connection, no whole answer in time, a crowded or broken server, or an answer that is none.

@@ -91,10 +91,10 @@ def shared_limits(
     """The limits of an endpoint that all clients of this process have together: made by the first who asks.
 
     Args:
-        url: of the endpoint.
+        url: address of the endpoint.
         requests_per_minute: see `ChatLimits`, as all of these; all who share say the same.
-        budget_requests: of all together.
-        budget_tokens: of all together.
+        budget_requests: most requests of all clients together.
+        budget_tokens: most tokens of all clients together.
 
     Raises:
         UserError: for other limits than those of the first.

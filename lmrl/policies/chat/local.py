@@ -25,7 +25,7 @@ class LocalChat:
 
     Args:
         path: model folder, GGUF file or hub id; its tokenizer needs a chat template.
-        temperature: of sampling; 0 is greedy.
+        temperature: sampling temperature; 0 is greedy.
         max_tokens: longest answer.
         max_context: tokens that are read at most; less memory, and the model's own number if that is lower.
         slots: conversations side by side.
@@ -64,7 +64,7 @@ class LocalChat:
 
         Args:
             batch: conversations.
-            seeds: of sampling, one for each.
+            seeds: sampling seeds, one for each.
 
         Raises:
             UserError: a conversation and the longest answer do not fit into ``max_context``, or the template fails.

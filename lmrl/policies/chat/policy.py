@@ -40,10 +40,10 @@ def action_of(answer: str, form: str, key: str) -> str | None:
     """The action in an answer, on one line, without a line end and valid Unicode; None if there is none.
 
     Args:
-        answer: of the model.
+        answer: answer of the model.
         form: ``json``: the first object that has the key counts, wherever it stands; ``plain``: the first line that
             says something, without quotation marks and the name of the speaker.
-        key: of the action in an object.
+        key: key of the action in an object.
     """
     said = without_thoughts(answer)[:_READ]
     found = _in_object(said, key) if form == "json" else _first_line(said)
@@ -79,7 +79,7 @@ PROMPTS_VERSION = 1
 """Goes up whenever the same request gives another conversation."""
 
 _LEAST_TURNS = 3
-"""Of an episode that is shown as a whole: a lucky guess teaches nothing."""
+"""Fewest turns of an episode that is shown as a whole: a lucky guess teaches nothing."""
 _JSON = 'Reply with nothing but a JSON object: {{{thought}"{key}": "..."}}'
 _PLAIN = "Reply with nothing but your {key}, on one line."
 
@@ -180,7 +180,7 @@ class ChatPolicy:
     Args:
         speaker: who is asked.
         task: name of the task; `lmrl.envs.task.ChatPrompt` describes its prompt.
-        episodes: of the task's dataset; the best of them are the examples.
+        episodes: episodes of the task's dataset; the best of them are the examples.
         reply: ``json`` as published, or ``plain`` for models that cannot keep to it.
         env: arguments of the environment that is played, where the rules depend on them.
         examples: how many of the episodes are shown at most; None: as many as the task's prompt.

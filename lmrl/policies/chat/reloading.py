@@ -16,7 +16,7 @@ from lmrl.utils.files import parse_json
 
 __all__ = ["WeightReloader"]
 
-_MOST_BYTES = 1 << 20  # of an answer
+_MOST_BYTES = 1 << 20  # bytes of an answer
 _PAUSE = 0.5  # seconds between two questions whether a server is there, or has forgotten
 _FOR_WEIGHTS = "VLLM_SERVER_DEV_MODE=1 in its environment"
 _FOR_ADAPTERS = "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
@@ -38,7 +38,7 @@ class WeightReloader:
     a network that is trusted.
 
     Args:
-        url: of the server, as `lmrl.policies.chat.tokens.server_address` takes it.
+        url: address of the server, as `lmrl.policies.chat.tokens.server_address` takes it.
         timeout: seconds for reading the weights.
 
     Raises:

@@ -16,7 +16,7 @@ __all__ = ["Completion", "TokenClient", "TokenEndpoint", "server_address"]
 
 _MOST_POSITIONS = 2**27  # what a server can mean; more is no number of positions
 _ROUNDING = 1e-3  # a log-probability above 0 by less is 0
-_LOWEST_LOGPROB = -3.4e38  # of float32, in which log-probabilities are kept
+_LOWEST_LOGPROB = -3.4e38  # near the lowest float32, in which log-probabilities are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class TokenEndpoint(Connection):
         """Send one request.
 
         Args:
-            body: of the request: ``prompt`` as ids, ``max_tokens``, ``stop_token_ids`` and what else the protocol has.
+            body: content of the request: ``prompt`` as ids, ``max_tokens``, ``stop_token_ids`` and what else the
+                protocol has.
 
         Raises:
             AskAgain: no connection, no whole answer in time, a crowded or broken server, one that is being shut down.
@@ -136,7 +137,7 @@ class TokenClient:
     `ChatRetries`: a server that dies may be started again within minutes, and every answer comes once.
 
     Args:
-        url: of the server, as `server_address` takes it. The key, if it needs one, is ``$VLLM_API_KEY``.
+        url: address of the server, as `server_address` takes it. The key, if it needs one, is ``$VLLM_API_KEY``.
         model: name under which it serves the model.
         timeout: seconds after which a request is given up, from the first attempt to connect to the last byte.
         retries: how often one is tried again; 30 are about ten minutes.
@@ -181,7 +182,7 @@ class TokenClient:
         """One completion for each request, in their order.
 
         Args:
-            bodies: of the requests, without ``model``.
+            bodies: contents of the requests, without ``model``.
 
         Raises:
             UserError: an answer could not be had after the last try.
