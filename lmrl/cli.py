@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _output_is_unread() -> bool:
-    """Return whether nobody reads the output any more, so that its pipe is the one that broke."""
+    """Return whether the reader of the output has closed the pipe; another pipe may be the one that broke."""
     if sys.stdout is None:
         return False
     if not hasattr(select, "poll"):  # Windows

@@ -96,7 +96,7 @@ def check_choice(known: Collection[str], /, **choices: str) -> None:
 
     Args:
         known: the names.
-        **choices: by the names of the arguments.
+        **choices: the names to check, by argument.
 
     Raises:
         UserError: a name is not known; see `unknown`.
@@ -111,7 +111,7 @@ def check_range(interval: str, **numbers: float | None) -> None:
 
     Args:
         interval: as in mathematics, ``[`` and ``]`` for ends that belong to it: ``"(0, 1]"``, ``"[0, inf)"``.
-        **numbers: by the names of the arguments; None is left alone.
+        **numbers: the numbers to check, by argument; None is not checked.
 
     Raises:
         UserError: a value is outside, not finite, or no number.
@@ -255,7 +255,7 @@ def user_error_in(error: BaseException) -> UserError | None:
             return UserError(sent[-1])
         if isinstance(current, UserError):
             return current
-        pending += getattr(current, "exceptions", ())  # of an exception group
+        pending += getattr(current, "exceptions", ())  # the errors in an exception group
         pending += [argument for argument in current.args if isinstance(argument, BaseException)]
         if current.__cause__ is not None:
             pending.append(current.__cause__)

@@ -28,8 +28,6 @@ from lmrl.types import (
 )
 
 __all__ = [
-    "SEEDS_OF_ROUNDS",
-    "SEEDS_OF_SELECTION",
     "Failure",
     "GymEnv",
     "MakeEnv",
@@ -39,10 +37,12 @@ __all__ = [
     "Start",
     "StepResult",
     "episode_seed",
+    "evaluation_seed",
     "in_order",
     "pieces_of",
     "play_piece",
     "rollout",
+    "round_seed",
     "step_together",
 ]
 
@@ -62,7 +62,7 @@ class Failure:
 
     error: Exception
     by_partner: bool
-    """The partner failed twice; else the environment did, once."""
+    """True: the partner failed, also when asked again. False: the environment failed and has not been retried."""
 
 
 def step_together(moves: Sequence[Move], failures: dict[int, Failure] | None = None) -> list[StepResult | None]:
@@ -88,41 +88,47 @@ class _Question(NamedTuple):
 
 
 class _JointStep:
-    """The steps of several environments, of which each may ask its partner any number of times."""
+    """Steps several environments together.
+
+    ``env.say(action)`` returns the result or a question to the partner. ``env.hear(reply)`` returns the result or the
+    next question.
+    """
 
     def __init__(self, moves: Sequence[Move], failures: dict[int, Failure] | None) -> None:
         self._moves = moves
         self._failures = failures
         self._results: list[StepResult | None] = [None] * len(moves)
-        self._open: dict[int, _Question] = {}  # by place in the moves
+        self._open_questions: dict[int, _Question] = {}  # by place in the moves
 
     def results(self) -> list[StepResult | None]:
         for place, (_, env, action) in enumerate(self._moves):
             if isinstance(env, DialogueEnv):
-                self._half_step(place, env, env.say, action)
+                self._continue_step(place, env, env.say, action)
             else:
-                self._results[place] = self._guarded(place, partial(_step, env, action))
-        while self._open:
+                self._results[place] = self._call_or_note_failure(place, partial(_step, env, action))
+        while self._open_questions:
             # One batch: all open questions to the partner of the first one.
-            partner = next(iter(self._open.values())).env.partner
+            partner = next(iter(self._open_questions.values())).env.partner
             batch: dict[int, _Question] = {}
-            for place in list(self._open):
-                if self._open[place].env.partner is partner:
-                    batch[place] = self._open.pop(place)
+            for place in list(self._open_questions):
+                if self._open_questions[place].env.partner is partner:
+                    batch[place] = self._open_questions.pop(place)
             replies = self._replies(batch)
             for place, question in batch.items():
                 reply = replies[place]
                 if reply is not None:
                     # The environment ends its step, or asks again.
-                    self._half_step(place, question.env, question.env.hear, reply)
+                    self._continue_step(place, question.env, question.env.hear, reply)
         return self._results
 
-    def _half_step(self, place: int, env: DialogueEnv, half: Callable[[str], Turn | PartnerRequest], text: str) -> None:
-        """Half a step: its outcome is the step's result, or the next question."""
-        outcome = self._guarded(place, lambda: _checked(half(text)))
+    def _continue_step(
+        self, place: int, env: DialogueEnv, say_or_hear: Callable[[str], Turn | PartnerRequest], text: str
+    ) -> None:
+        """Give a text to the environment, and note the result of its step or its next question."""
+        outcome = self._call_or_note_failure(place, lambda: _checked(say_or_hear(text)))
         if isinstance(outcome, PartnerRequest):
             slot, _, _ = self._moves[place]
-            self._open[place] = _Question(env, replace(outcome, slot=slot))
+            self._open_questions[place] = _Question(env, replace(outcome, slot=slot))
         elif outcome is not None:
             self._results[place] = outcome
 
@@ -138,15 +144,15 @@ class _JointStep:
                 raise
         else:
             return dict(zip(batch, replies, strict=True))
-        # Perhaps one question is at fault; the others are not to suffer for it.
+        # One question may be at fault, so ask each question alone.
         alone: dict[int, str | None] = {}
         for place, question in batch.items():
-            reply = self._guarded(place, partial(ask, partner, [question.request]), by_partner=True)
+            reply = self._call_or_note_failure(place, partial(ask, partner, [question.request]), by_partner=True)
             alone[place] = None if reply is None else reply[0]
         return alone
 
-    def _guarded(self, place: int, call: Callable[[], Any], by_partner: bool = False) -> Any:
-        """Call a function; note what it raises, and return None, if failures are noted at all."""
+    def _call_or_note_failure(self, place: int, call: Callable[[], Any], by_partner: bool = False) -> Any:
+        """Call a function. If it fails, note the error and return None; without `failures`, raise the error."""
         try:
             return call()
         except BudgetError:
@@ -280,15 +286,44 @@ class Slot:
         )
 
 
-# The last number of a key separates the purposes of seeds. It is never 0: SeedSequence ignores trailing zeros.
-# Evaluations have no such number. The members of a group have one more after it.
-SEEDS_OF_ROUNDS = 1
-SEEDS_OF_SELECTION = 2
-
-
 def episode_seed(*key: int) -> int:
     """31 bits that differ between neighbouring keys: seed 1 is not seed 0 shifted by one episode."""
     return int(np.random.SeedSequence(key).generate_state(1)[0] >> 1)
+
+
+# The fourth number of a key keeps rounds and evaluations for selection apart from reported evaluations, which have the
+# shortest keys. It is never 0: SeedSequence ignores trailing zeros.
+_SEEDS_OF_ROUNDS = 1
+_SEEDS_OF_SELECTION = 2
+
+
+def evaluation_seed(seed: int, index: int, selection: bool) -> int:
+    """Return the seed of an episode of an evaluation.
+
+    Args:
+        seed: seed of the evaluation.
+        index: number of the episode.
+        selection: whether the evaluation chooses a checkpoint or settings. It shares no episode with others.
+    """
+    if not selection:
+        return episode_seed(seed, index)
+    # The 0 fills the third place, so that the purpose is the fourth number, as in `round_seed`. Keys of three numbers
+    # belong to `lmrl.integrations`.
+    return episode_seed(seed, index, 0, _SEEDS_OF_SELECTION)
+
+
+def round_seed(seed: int, round_number: int, index: int, member: int | None = None) -> int:
+    """Return the seed of an episode of a round.
+
+    Args:
+        seed: seed of the rounds.
+        round_number: number of the round.
+        index: number of the episode, or of its group.
+        member: number of the episode within its group; None: the seed by which the group itself begins.
+    """
+    key = (seed, round_number, index, _SEEDS_OF_ROUNDS)
+    # Members count from 1: a key that ends in 0 would be that of the group.
+    return episode_seed(*key) if member is None else episode_seed(*key, 1 + member)
 
 
 def rollout(
@@ -395,7 +430,7 @@ class _SlotPool:
             if result is None:
                 assert self._failures is not None
                 result = _retried(slot, replies[place], self._failures.pop(place), self._make_env)
-            episode = self._after(slot, replies[place], result, stop)
+            episode = self._record_step(slot, replies[place], result, stop)
             if episode is None:
                 still_busy.append(slot)
             else:
@@ -406,10 +441,10 @@ class _SlotPool:
         values = _final_values(policy, ended)
         return [(slot.order, replace(episode, final_value=values.get(slot.index))) for slot, episode in ended]
 
-    def _after(
+    def _record_step(
         self, slot: Slot, reply: Reply, result: StepResult | Exception, stop: Callable[[Request], bool] | None
     ) -> Episode | None:
-        """Return the episode, if this step was its last."""
+        """Add a step to the episode in a slot; return the episode if this step was its last, else None."""
         if isinstance(result, Exception):
             return _aborted(slot, self._task, result)
         terminated, truncated = slot.record_step(reply, result)
@@ -462,8 +497,8 @@ def _begin(slot: Slot, order: int, start: Start, make_env: MakeEnv, forgiving: b
 
 
 def _retried(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> StepResult | Exception:
-    """Return the result of the step that failed, repeated by a new environment; or the error that it raises again."""
-    if failure.by_partner:
+    """Repeat a failed step in a new environment; return its result, or the error if it fails again."""
+    if failure.by_partner:  # it has been asked twice
         return failure.error
     try:
         slot.renew(make_env)
@@ -492,11 +527,11 @@ class Piece(NamedTuple):
     """How often the policy was asked."""
     turns: int
     tokens: int
-    """Sampled by the policy."""
+    """Number of tokens that the policy sampled."""
 
 
 class _CountedPolicy:
-    """A policy whose calls are counted; it has state values if the policy has."""
+    """Wraps a policy and counts its calls; it has state values if the policy has them."""
 
     state_values: Callable[[Sequence[Request]], Sequence[float]]
 
@@ -528,6 +563,6 @@ def pieces_of(starts: Sequence[Start], size: int) -> list[Sequence[Start]]:
 
 def play_piece(policy: Policy, make_env: MakeEnv, starts: Sequence[Start], task: str, slots: int) -> Piece:
     """Play the episodes of some starts; an episode whose game or partner fails twice ends there."""
-    counted = _CountedPolicy(policy)
-    episodes = in_order(rollout(counted, make_env, starts, task=task, slots=slots, forgiving=True))
-    return Piece(episodes, counted.calls, counted.turns, counted.tokens)
+    counting_policy = _CountedPolicy(policy)
+    episodes = in_order(rollout(counting_policy, make_env, starts, task=task, slots=slots, forgiving=True))
+    return Piece(episodes, counting_policy.calls, counting_policy.turns, counting_policy.tokens)

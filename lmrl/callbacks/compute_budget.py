@@ -59,7 +59,7 @@ class ComputeBudget(Callback):
         self.spent = 0.0
         self._spent_at_last_step = 0.0  # a round since then counts for the next step
         self._last_round_operations = 0.0
-        self._last_step_operations = 0.0  # of a step under way: of its micro-batches so far
+        self._last_step_operations = 0.0  # during a step: those of its micro-batches so far
         self._step_is_over = True
         self._seen = Amounts()
         self._rounds_seen = 0

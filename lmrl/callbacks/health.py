@@ -48,7 +48,7 @@ class _Window(NamedTuple):
     last_round: int
     mean: float
     variance: float
-    """Of the mean."""
+    """Variance of the mean."""
 
 
 class RoundHealth:
@@ -68,8 +68,8 @@ class RoundHealth:
         """Add a round.
 
         Args:
-            number: of the round.
-            episodes: that no failure ended.
+            number: number of the round.
+            episodes: the episodes that no failure ended.
 
         Returns:
             One line if the run has fallen, else None.
@@ -128,8 +128,8 @@ def logged_of(name: str, logged: Mapping[str, Tensor]) -> dict[str, float]:
     """Return what the group ``health/`` repeats of what was logged last.
 
     Args:
-        name: of the algorithm.
-        logged: by key.
+        name: name of the algorithm.
+        logged: the newest logged values, by key.
     """
     metrics = {}
     sources = {f"{name}/{key}": health for key, health in _REPEATED.items()}
@@ -158,8 +158,8 @@ def stop_run(trainer: Trainer, line: str, metrics: Mapping[str, float]) -> None:
     """End a training that has fallen, with a warning that names the likely causes; its best checkpoint stays.
 
     Args:
-        trainer: of the run.
-        line: of `RoundHealth.add`.
+        trainer: the trainer of the run.
+        line: the message that `RoundHealth.add` returned.
         metrics: the group ``health/`` of the last round.
     """
     why = causes(metrics)

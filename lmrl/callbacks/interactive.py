@@ -53,8 +53,8 @@ class InteractiveEvaluation(Callback):
             task: name of a task; None: dialogues without a simulator, which nothing is played of.
             every_n_steps: optimizer steps between evaluations; the last step is always evaluated.
             episodes: number of episodes, with the same starts and seeds each time.
-            seed: of the evaluation. Final scores never use these episodes, whatever the seed, because they choose the
-                checkpoint.
+            seed: seed of the evaluation. Final scores never use these episodes, whatever the seed, because they choose
+                the checkpoint.
             slots: environments side by side, on each process; None: 32, on a GPU up to 256.
             decoding: settings of the policy (``temperature``, ``beta``, ``compile``...) other than the module's own.
             env: arguments of the environment.
@@ -78,7 +78,7 @@ class InteractiveEvaluation(Callback):
         self.best = float("-inf")
         self.best_step = 0
         self.seconds = 0.0
-        self._seconds_before = 0.0  # of training, by earlier processes of this run
+        self._seconds_before = 0.0  # seconds of training by earlier processes of this run
         self._start_time = perf_counter()
         self._evaluation_start_time: float | None = None  # None between evaluations
         self._last_evaluated_step = -1
@@ -174,7 +174,7 @@ class InteractiveEvaluation(Callback):
         """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
-        self._seconds_before = float(state_dict.get("seconds", 0.0))  # of a checkpoint from before it was counted
+        self._seconds_before = float(state_dict.get("seconds", 0.0))  # older checkpoints lack it
 
 
 class _Counts:

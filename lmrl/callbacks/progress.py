@@ -51,7 +51,7 @@ class TrainingProgress(ProgressBar):
         self._last_look_time = 0.0
         self._last_line_time = 0.0
         self._validation_start_time = 0.0
-        self._evaluation_seconds = 0.0  # of validation and play since the start
+        self._evaluation_seconds = 0.0  # seconds of validation and evaluation since the start
         self._first_step = 0
         self._total_steps = 0  # 0: there is no limit to show
         self._budget: ComputeBudget | None = None

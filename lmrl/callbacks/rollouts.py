@@ -1,5 +1,6 @@
 """Collecting the rounds of an algorithm that learns from its own play, and warning when its policy collapses."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -28,7 +29,7 @@ from lmrl.models.sharding import summon_full_params
 from lmrl.modules import LanguageModule
 from lmrl.modules.policy_gradient import PolicyGradient, RolloutCorrection
 from lmrl.partners import environment
-from lmrl.rollout import SEEDS_OF_ROUNDS, Piece, episode_seed, pieces_of, play_piece
+from lmrl.rollout import Piece, pieces_of, play_piece, round_seed
 from lmrl.training.reporting import log_now
 from lmrl.types import Episode, Policy, Start
 from lmrl.utils.distributed import map_over_ranks, on_first_rank, rank_and_world_size
@@ -186,9 +187,10 @@ class RolloutCollection(Callback):
         """Environments side by side, on each process."""
         if self._slots is not None:
             return self._slots
-        # The workers of the first process play for all.
-        _, processes = (0, 1) if self._has_workers else rank_and_world_size()
-        return default_slots(self._module.model, -(-self.episodes // processes))
+        num_processes = 1  # with workers, the first process distributes all episodes
+        if not self._has_workers:
+            _, num_processes = rank_and_world_size()
+        return default_slots(self._module.model, math.ceil(self.episodes / num_processes))
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Have another program sample, in place of the policy that learns.
@@ -247,21 +249,23 @@ class RolloutCollection(Callback):
         self._data.start_minibatch()
 
     def collect(self, number: int) -> list[Episode]:
-        """Play the round of a number with the present weights, and log its scores; `OnlineDataModule` calls it.
+        """Play a round with the present weights, and log its scores; `OnlineDataModule` calls it.
+
+        Args:
+            number: number of the round, from 1.
 
         Raises:
             UserError: if all episodes failed.
         """
         began = perf_counter()
-        trainer = self._trainer
-        say(trainer, f"playing round {number}")
+        say(self._trainer, f"playing round {number}")
         self._data.is_preparing = False
         pace = RolloutPace()
+        overlap: dict[str, float] = {}  # metrics of playing while learning
         if self.max_staleness:
-            episodes, metrics = self._take_ahead(number, pace)
+            episodes, overlap = self._take_ahead(number, pace)
         else:
-            episodes = self._play(number, self._starts(self._data.seed, number), pace)
-            metrics = {}
+            episodes = self._play_round(self._starts(self._data.seed, number), pace)
         self._data.is_preparing = True
         if self.group_size > 1:
             for index, episode in enumerate(episodes):
@@ -270,37 +274,61 @@ class RolloutCollection(Callback):
         self._rollout_seconds += seconds
 
         complete = _complete(episodes, number)
+        # For a round that was played ahead, `seconds` is only the time that this process waited for it.
+        playing_seconds = overlap.get("overlap/playing_s", seconds)
+        metrics = self._log_round(number, complete, len(episodes), pace, playing_seconds, overlap)
+        for sign in signs_of_collapse(complete):
+            rank_zero_warn(f"round {number}: {sign}")
+        self._judge(number, complete, metrics)
+        return episodes
+
+    def _log_round(
+        self,
+        number: int,
+        complete: Sequence[Episode],
+        num_episodes: int,
+        pace: RolloutPace,
+        seconds: float,
+        overlap: dict[str, float],
+    ) -> dict[str, float]:
+        """Log the scores of a round and how fast it was played, and return these metrics.
+
+        Args:
+            number: number of the round.
+            complete: the episodes that no failure ended.
+            num_episodes: number of all episodes, with those that failed.
+            pace: the calls, turns and tokens of this process.
+            seconds: time that it took to play the round.
+            overlap: metrics of playing while learning, which are logged with them.
+        """
+        metrics = dict(overlap)
         metrics["rollout/episodes"] = float(number * self.episodes)
-        metrics["rollout/failed"] = float(len(episodes) - len(complete))
+        metrics["rollout/failed"] = float(num_episodes - len(complete))
         scores = EpisodeScores(sync_on_compute=False)  # each process has all episodes
         scores.update(complete)
         for name, score in scores.compute().items():
             metrics[f"rollout/{name}"] = score
         counts = pace.to(self._module.device).compute()  # over all processes
         metrics["perf/slot_utilisation"] = counts["turns"] / max(1, counts["calls"] * self.slots)
-        playing = metrics.get("overlap/playing_s", seconds)
-        metrics["perf/tokens_per_s"] = counts["tokens"] / playing
-        metrics["perf/turns_per_s"] = counts["turns"] / playing
-        metrics["perf/episodes_per_s"] = len(episodes) / playing
-        log_now(trainer, metrics | self._time_shares())
-        for sign in signs_of_collapse(complete):
-            rank_zero_warn(f"round {number}: {sign}")
-        self._judge(number, complete, metrics)
-        return episodes
+        metrics["perf/tokens_per_s"] = counts["tokens"] / seconds
+        metrics["perf/turns_per_s"] = counts["turns"] / seconds
+        metrics["perf/episodes_per_s"] = num_episodes / seconds
+        log_now(self._trainer, metrics | self._time_shares())
+        return metrics
 
     def _judge(self, number: int, complete: Sequence[Episode], metrics: dict[str, float]) -> None:
         """Log the group ``health/``, and stop a run that has fallen."""
         health = {
             "health/return": metrics["rollout/return_mean"],
             "health/success": metrics.get("rollout/success_rate", float("nan")),
-            **self._logged(),
+            **self._health_metrics(),
         }
         log_now(self._trainer, health)
         fallen = self._health.add(number, complete)
         if fallen is not None and self.stop_fallen:
             stop_run(self._trainer, fallen, health)
 
-    def _logged(self) -> dict[str, float]:
+    def _health_metrics(self) -> dict[str, float]:
         """The newest values that the group ``health/`` repeats, also from before a resume.
 
         A checkpoint of the last step of a round is written before the means of the round are logged.
@@ -321,7 +349,7 @@ class RolloutCollection(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The returns of the last rounds, see `RoundHealth`, and the weights of rounds that are under way."""
         state = self._health.state_dict()
-        state["logged"] = self._logged()
+        state["logged"] = self._health_metrics()
         if self.max_staleness:
             # A resumed run may be saved again before it has begun the rounds that were under way.
             under_way = self._resumed if self._ahead is None else self._ahead.weights
@@ -338,31 +366,32 @@ class RolloutCollection(Callback):
 
     # -- rounds that are played now -----------------------------------------------------------------------------
 
-    def _play(self, number: int, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
-        """The episodes of all starts, on all processes; the calls of this process are added to the pace."""
+    def _play_round(self, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
+        """Return the episodes of all starts, on all processes; the calls of this process are added to the pace."""
         if self._has_workers:
             # The first process has the workers.
-            played = on_first_rank(lambda: self._by_workers(starts))
+            played = on_first_rank(lambda: self._play_with_workers(starts))
             rank, _ = rank_and_world_size()
             return _episodes(played, pace if rank == 0 else None)
         if self._sampler is None:
             with summon_full_params(self._module, but=self._module.unused_in_rollouts):
-                return self._play_here(policy_of(self._module, self._settings()), starts, pace)
+                return self._play_in_this_process(policy_of(self._module, self._settings()), starts, pace)
         self._sampler.hand_over(self._trainer, self._module)
-        return self._play_here(self._sampler.policy(self._module, self._data.task.max_action_tokens), starts, pace)
+        policy = self._sampler.policy(self._module, self._data.task.max_action_tokens)
+        return self._play_in_this_process(policy, starts, pace)
 
-    def _play_here(self, policy: Policy, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
-        """Play the share of this process, with a policy of its own."""
+    def _play_in_this_process(self, policy: Policy, starts: Sequence[Start], pace: RolloutPace) -> list[Episode]:
+        """Play the share of this process, and return the episodes of all processes."""
 
-        def play_one(piece: Sequence[Start]) -> list[Episode]:
+        def play_as_one_piece(piece: Sequence[Start]) -> list[Episode]:
             return _episodes([self._play_piece(policy, piece)], pace)
 
-        def play_several(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
-            return [play_one(piece) for piece in pieces]
+        def play_each_piece(pieces: Sequence[Sequence[Start]]) -> list[list[Episode]]:
+            return [play_as_one_piece(piece) for piece in pieces]
 
         if self.piece is None:  # the share of a process is one piece
-            return map_over_ranks(starts, play_one)
-        by_piece = map_over_ranks(pieces_of(starts, self.piece), play_several)
+            return map_over_ranks(starts, play_as_one_piece)
+        by_piece = map_over_ranks(pieces_of(starts, self.piece), play_each_piece)
         return list(chain.from_iterable(by_piece))
 
     def _play_piece(self, policy: Policy, starts: Sequence[Start]) -> Piece:
@@ -371,7 +400,7 @@ class RolloutCollection(Callback):
     def _pieces(self, starts: Sequence[Start]) -> list[Sequence[Start]]:
         return pieces_of(starts, self.slots if self.piece is None else self.piece)
 
-    def _by_workers(self, starts: Sequence[Start]) -> list[Piece]:
+    def _play_with_workers(self, starts: Sequence[Start]) -> list[Piece]:
         workers = self._round_workers()
         return workers.play(self._pieces(starts), workers.weights(self._trainer.global_step))
 
@@ -470,20 +499,19 @@ class RolloutCollection(Callback):
             UserError: an environment of which several episodes are to begin alike does not say how one began.
         """
         if self.group_size == 1:
-            return [Start(episode_seed(seed, number, index, SEEDS_OF_ROUNDS)) for index in range(self.episodes)]
+            return [Start(round_seed(seed, number, index)) for index in range(self.episodes)]
         starts = []
         with closing(self._make_env()) as env:
             for group in range(self.episodes // self.group_size):
                 # A seed decides where the group begins; each member repeats that start with a seed of its own.
-                _, info = env.reset(seed=episode_seed(seed, number, group, SEEDS_OF_ROUNDS))
+                _, info = env.reset(seed=round_seed(seed, number, group))
                 options = info.get("start")
                 if options is None:
                     raise UserError(
                         f"group_size {self.group_size} needs an environment whose info has 'start', to begin alike"
                     )
                 for member in range(self.group_size):
-                    own_seed = episode_seed(seed, number, group, SEEDS_OF_ROUNDS, 1 + member)
-                    starts.append(Start(own_seed, options))
+                    starts.append(Start(round_seed(seed, number, group, member), options))
         return starts
 
     def _time_shares(self) -> dict[str, float]:

@@ -52,9 +52,9 @@ class RoundWorkers:
     of adapters alone where nothing else learns.
 
     Args:
-        address: of a Ray cluster, see `lmrl.utils.cluster.Cluster`; None: processes of this machine.
+        address: address of a Ray cluster, see `lmrl.utils.cluster.Cluster`; None: processes of this machine.
         count: how many processes; None: one, or as many as the cluster has cores (GPUs, if the module is on one) for.
-        module: that is being trained.
+        module: the module that is being trained.
         task: name of the task.
         env: arguments of the environment.
         slots: environments side by side, in each process.
@@ -106,7 +106,7 @@ class RoundWorkers:
 
         Args:
             pieces: starts of the episodes that are played together.
-            weights: of the policy.
+            weights: weights of the policy.
 
         Raises:
             UserError: as `lmrl.utils.cluster.Workers.map`.

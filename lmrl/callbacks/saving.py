@@ -37,21 +37,23 @@ def save_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappin
     them adds its shards (or a file, if the strategy says so).
 
     Args:
-        trainer: of the run.
-        module: that is trained.
+        trainer: the trainer of the run.
+        module: the module that is trained.
         name: ``last`` or ``best``.
         scores: content of ``scores.json``, for the model card.
     """
-    write_run(trainer, module, name, scores)
-    keep_run(trainer, name)
+    write_unpublished(trainer, module, name, scores)
+    publish_checkpoint(trainer, name)
 
 
-def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None) -> None:
-    """Write the folder and, next to it under a hidden name, the checkpoint, which `keep_run` moves into its place."""
+def write_unpublished(
+    trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None = None
+) -> None:
+    """Write the folder and, under a hidden name next to it, the checkpoint. `publish_checkpoint` gives it its name."""
     root = Path(trainer.default_root_dir)
-    new = _new(root, name)
+    checkpoint = _unpublished_path(root, name)
     if trainer.is_global_zero:
-        remove(new)  # what a killed run left
+        remove(checkpoint)  # what a killed run left
     trainer.strategy.barrier()
     weights = full_state_dict(module)
     if is_sharded(module):
@@ -59,16 +61,16 @@ def write_run(trainer: Trainer, module: LanguageModule, name: str, scores: Mappi
         note_weights(module, weights)
         module.made_with = trainer.strategy.broadcast(module.made_with)
     try:
-        trainer.save_checkpoint(new)
+        trainer.save_checkpoint(checkpoint)
         export_run_folder(trainer, module, root / name, scores, weights)
     except BaseException:  # a full disk
         if trainer.is_global_zero:
-            remove(new)
+            remove(checkpoint)
         raise
 
 
-def keep_run(trainer: Trainer, name: str) -> None:
-    """Move the checkpoint of `write_run` into its place, once everything that was logged before is on the disk.
+def publish_checkpoint(trainer: Trainer, name: str) -> None:
+    """Move the checkpoint of `write_unpublished` into its place, after all earlier log entries are on the disk.
 
     The folder is written before its checkpoint: a run that has a checkpoint also has the folder of that step.
     """
@@ -77,10 +79,10 @@ def keep_run(trainer: Trainer, name: str) -> None:
         for logger in trainer.loggers:
             logger.save()
         if trainer.is_global_zero:
-            replace(_new(root, name), root / f"{name}.ckpt")
+            replace(_unpublished_path(root, name), root / f"{name}.ckpt")
     except BaseException:
         if trainer.is_global_zero:
-            remove(_new(root, name))
+            remove(_unpublished_path(root, name))
         raise
 
 
@@ -97,7 +99,7 @@ def export_run_folder(
     trainer.strategy.barrier()
 
 
-def _new(root: Path, name: str) -> Path:
+def _unpublished_path(root: Path, name: str) -> Path:
     return root / f".{name}.ckpt.new"
 
 
@@ -128,8 +130,9 @@ class _SignalsBetweenSteps:
         self._together = trainer.world_size > 1
         self._handlers: dict[int, Any] = {}
         self._waiting: int | None = None
-        #: Whether a signal ends this process without the others: nothing that takes all of them may follow.
-        self.alone = self._together
+        #: Whether a signal would end this process while the others run on. Saving needs all processes and would then
+        #: hang.
+        self.ends_without_others = self._together
 
     def replace_notifier(self) -> None:
         """Replace Lightning's handler of SIGTERM, which it is about to register.
@@ -141,7 +144,7 @@ class _SignalsBetweenSteps:
 
     def begin(self) -> None:
         """Replace the present handlers. Only the main thread can."""
-        self.alone = False
+        self.ends_without_others = False
         shared_work.is_called_off = self._is_interrupted
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -201,7 +204,7 @@ class _SignalsBetweenSteps:
         is_interruptible = shared_work.is_under_way if self._together else self._can_be_saved()
         may_interrupt = is_interruptible and is_between_steps(self._trainer)
         if is_second or may_interrupt:
-            self.alone = self._together and not shared_work.is_under_way
+            self.ends_without_others = self._together and not shared_work.is_under_way
             self._handlers[number](number, frame)
         else:
             self._waiting = number
@@ -235,7 +238,7 @@ class KeepLast(Callback):
         check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
         self._saved = -1
-        self._written = False
+        self._written = False  # whether a checkpoint is written and not yet published
         self._signals: _SignalsBetweenSteps | None = None
         self._children: list[Popen[bytes]] = []
 
@@ -255,24 +258,24 @@ class KeepLast(Callback):
         self._signals.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        """Write if it is time. This batch is logged later, and the checkpoint takes its place after that."""
+        """Write if it is time. The checkpoint is published later, after Lightning has logged this batch."""
         if trainer.global_step and trainer.global_step % self.every_n_steps == 0 and is_between_steps(trainer):
             self._write(trainer, pl_module)
         if self._signals is not None:
             self._signals.deliver()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Keep the checkpoint that was written after the batch before."""
-        self._keep(trainer)
+        """Publish the checkpoint that was written after the previous batch."""
+        self._publish(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Keep the checkpoint that was written after the last batch, before a new round is played."""
-        self._keep(trainer)
+        """Publish the checkpoint that was written after the last batch, before a new round is played."""
+        self._publish(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Save the end."""
+        """Save the last step."""
         self._write(trainer, pl_module)
-        self._keep(trainer)
+        self._publish(trainer)
         self._end_signals()
 
     def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -284,7 +287,7 @@ class KeepLast(Callback):
         assert isinstance(pl_module, LanguageModule)
         if Path(began).resolve() == (root / "last.ckpt").resolve():
             export_run_folder(trainer, pl_module, root / "last", None, full_state_dict(pl_module))
-        elif Path(began).resolve() == (root / "best.ckpt").resolve():  # it was killed before it saved its end
+        elif Path(began).resolve() == (root / "best.ckpt").resolve():  # it was killed before it saved its last step
             save_run(trainer, pl_module, "last")
 
     def on_exception(self, trainer: Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
@@ -293,13 +296,13 @@ class KeepLast(Callback):
         self._end_signals()
         is_stopped = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
         if trainer.world_size > 1:
-            # Saving takes all processes, so one that ends without the others must not begin it.
-            is_stopped = is_stopped and signals is not None and not signals.alone
+            # Saving needs all processes, so one that ends without the others must not begin it.
+            is_stopped = is_stopped and signals is not None and not signals.ends_without_others
         if is_stopped:
             self._release_children(trainer)
             if trainer.training and is_between_steps(trainer):
                 self._write(trainer, pl_module)
-        self._keep(trainer)
+        self._publish(trainer)
 
     def wait_for_children(self) -> None:
         """Wait for the processes that this one has started and that end with it."""
@@ -325,15 +328,15 @@ class KeepLast(Callback):
     def _write(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         if trainer.global_step != self._saved and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             assert isinstance(pl_module, LanguageModule)
-            write_run(trainer, pl_module, "last")
+            write_unpublished(trainer, pl_module, "last")
             self._saved = trainer.global_step
             self._written = True
 
-    def _keep(self, trainer: Trainer) -> None:
+    def _publish(self, trainer: Trainer) -> None:
         if self._written:
             self._written = False
             try:
-                keep_run(trainer, "last")
+                publish_checkpoint(trainer, "last")
             except BaseException:
                 self._saved = -1  # what was written is gone: a run that is asked to stop writes it again
                 raise

@@ -34,8 +34,8 @@ from lmrl.utils.distributed import on_first_rank
 
 __all__ = ["VLLMSampler"]
 
-_FOLDER = "sampler"  # of the weights, in the run's folder
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that a vLLM server can be started for
+_FOLDER = "sampler"  # the folder of the weights, in the run's folder
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maximum LoRA ranks that a vLLM server accepts
 
 
 class _Served(NamedTuple):
@@ -77,9 +77,9 @@ class VLLMSampler(Callback):
         """Choose the server, and how to correct for the gap between its log-probabilities and those of the trainer.
 
         Args:
-            url: of the server, ``http://127.0.0.1:8000``.
+            url: address of the server, ``http://127.0.0.1:8000``.
             model: name under which it serves the policy.
-            folder: into which the weights are written; None: ``sampler`` in the run's folder.
+            folder: folder into which the weights are written; None: ``sampler`` in the run's folder.
             server_folder: the same folder as the server finds it; None: the same path.
             importance_cap: see `lmrl.modules.policy_gradient.RolloutCorrection`; None: losses are not weighed, or with
                 `max_staleness` by the cap of `RolloutCollection`.
@@ -124,7 +124,8 @@ class VLLMSampler(Callback):
         check_replaceable(self._written_to(trainer))
         collection.set_sampler(self)
         correction = self._correction
-        if collection.max_staleness:  # weights of earlier rounds are as they should be
+        if collection.max_staleness:
+            # Stale weights are intended here, so a log-probability gap is no error.
             cap = correction.importance_cap or collection.correction.importance_cap
             correction = replace(correction, importance_cap=cap, max_gap=None, is_stale=True)
         pl_module.set_correction(correction)
@@ -161,9 +162,9 @@ class VLLMSampler(Callback):
         """Write weights, and have the server read them; the first process calls it.
 
         Args:
-            trainer: of the run.
-            module: that holds the language model.
-            weights: of the language model; None: those that it has.
+            trainer: the trainer of the run.
+            module: the module that holds the language model.
+            weights: weights of the language model; None: its present weights.
 
         Returns:
             The folder from which the server has read them, as it finds it.
@@ -241,7 +242,7 @@ class VLLMSampler(Callback):
             of_server = self._client.positions()
             of_model = getattr(module.model.config, "max_position_embeddings", None)
             limits = (of_server, of_model, window.tokens + max_new_tokens)
-            positions = min(limit for limit in limits if limit)  # of those that are known
+            positions = min(limit for limit in limits if limit)  # the smallest known limit
             builder = ContextBuilder(module.tokenizer, window, positions, max_new_tokens)
             # The server masks the same ids as the module's own policy: both sample from one distribution.
             cpu = torch.device("cpu")
@@ -268,8 +269,8 @@ def _served_adapters(module: LanguageModule, weights: Mapping[str, torch.Tensor]
     """Return the adapters that make the module's policy of the whole model under it (`BaseModel.whole`).
 
     Args:
-        module: that is being trained.
-        weights: of its language model; None: those that it has.
+        module: the module that is being trained.
+        weights: weights of its language model; None: its present weights.
 
     Returns:
         None if it takes more than adapters: the module learns all weights, or has ids that the model lacks.

@@ -19,7 +19,7 @@ from lmrl.evaluation.evaluate import RayWorkers, default_episodes
 from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.result_json import read_json
 from lmrl.evaluation.run_folder import record_evaluation
-from lmrl.evaluation.scores import ALIKE, settings_told
+from lmrl.evaluation.scores import SETTINGS_WITHOUT_EFFECT, describe_settings
 from lmrl.evaluation.tuning import CHOSEN, tuned_settings
 from lmrl.types import Episode
 from lmrl.utils.configuration import env_arguments, named_values
@@ -266,8 +266,9 @@ def _check_holds(folder: Path, key: str, value: str) -> None:
 
 
 def _told(settings: Mapping[str, Any], selection: bool) -> str:
-    """Settings that change what is played, as a part of a folder's name: ``temperature=0.0_beta=4.0``."""
-    parts = [f"{name}={value}" for name, value in settings.items() if name not in (*ALIKE, *_REQUESTS)]
+    """Return the settings that change what is played, as part of a folder's name: ``temperature=0.0_beta=4.0``."""
+    left_out = (*SETTINGS_WITHOUT_EFFECT, *_REQUESTS)
+    parts = [f"{name}={value}" for name, value in settings.items() if name not in left_out]
     if selection:
         parts.append("selection")
     return "_".join(re.sub(r"[^\w.=,+-]+", "-", part) for part in parts)
@@ -276,7 +277,7 @@ def _told(settings: Mapping[str, Any], selection: bool) -> str:
 def _heading(scores: Mapping[str, Any], trained: bool) -> str:
     """Return the heading: ``maze_fo, policy runs/maze_fo/ilql: 275 episodes, seed 0, as trained``."""
     made_with = scores["provenance"]
-    settings = settings_told(made_with.get("decoding", {}))
+    settings = describe_settings(made_with.get("decoding", {}))
     if trained and not settings:
         settings = "as trained"
     facts = [counted(scores["episodes"], "episode"), f"seed {scores['seed']}"]

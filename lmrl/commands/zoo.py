@@ -5,7 +5,7 @@ from rich.table import Column, Table
 from lmrl.checkpoints.zoo import GET_ZOO, zoo_policies, zoo_policy
 from lmrl.envs import registry
 from lmrl.errors import UserError
-from lmrl.evaluation.scores import settings_told
+from lmrl.evaluation.scores import describe_settings
 from lmrl.utils.consoles import table_console
 
 __all__ = ["zoo_info_command", "zoo_list_command"]
@@ -47,5 +47,5 @@ def zoo_info_command(policy: str) -> None:
     """
     found = zoo_policy(policy)
     print((found.folder / "README.md").read_text(encoding="utf-8").partition("---\n")[2].partition("---\n")[2].strip())
-    told = settings_told(found.settings) or "as it was trained"
-    print(f"\nsettings: {told}\nfolder: {found.folder}")
+    settings = describe_settings(found.settings) or "as it was trained"
+    print(f"\nsettings: {settings}\nfolder: {found.folder}")

@@ -16,7 +16,7 @@ from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import default_episodes, evaluate
 from lmrl.evaluation.loading import load_policy
 from lmrl.evaluation.result_json import read_json, write_json
-from lmrl.evaluation.scores import settings_told
+from lmrl.evaluation.scores import describe_settings
 from lmrl.evaluation.tuning import TUNED, tuned_settings
 from lmrl.modules import find_trained, load_module
 from lmrl.utils.consoles import table_console
@@ -42,10 +42,10 @@ def zoo_evaluate_command(policy: str, *, episodes: int | None = None, seed: int 
         slots: how many episodes are played side by side; None: 32.
     """
     found = zoo_policy(policy)
-    told = settings_told(found.settings) or "as it was trained"
+    settings = describe_settings(found.settings) or "as it was trained"
     count = found.scores["episodes"] if episodes is None else episodes
     scores = evaluate(policy, found.task, count, seed, slots).scores()
-    table = Table("", "episodes", "seed", "return", "95 % interval", title=f"{policy}, {told}")
+    table = Table("", "episodes", "seed", "return", "95 % interval", title=f"{policy}, {settings}")
     for name, row in (("published", found.scores), ("now", {**scores, "seed": seed})):
         low, high = row["return_ci"]
         table.add_row(
@@ -109,7 +109,7 @@ def _write_half(run: Path, folder: Path) -> None:
 def _add_to_card(card: Path, name: str, scores: dict[str, Any], settings: dict[str, float]) -> None:
     low, high = scores["normalized_ci"]
     least, most = scores["return_ci"]
-    chosen = settings_told(settings) or "as it was trained"
+    chosen = describe_settings(settings) or "as it was trained"
     text = (
         f"\n## In the zoo\n\n`{name}`, {chosen}; weights rounded to float16. Over {scores['episodes']} episodes (seed "
         f"{scores['seed']}): return {scores['return_mean']:.2f} [{least:.2f}, {most:.2f}], normalised "

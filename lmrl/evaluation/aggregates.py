@@ -21,7 +21,7 @@ from lmrl.evaluation.intervals import (
     student_mean,
     welch_difference,
 )
-from lmrl.evaluation.scores import Score, with_spread
+from lmrl.evaluation.scores import Score, none_if_zero_width
 
 _BASE = "bc"
 
@@ -42,7 +42,7 @@ class Aggregate(NamedTuple):
     """Mean over tasks of the probability that the score of a seed is above that of a seed of BC; None for BC itself."""
     beats_bc_over_seeds: Interval | None
     """The seeds of both are resampled; None if one of them has a single seed in some task."""
-    before: tuple[str, ...] = ()
+    missing_fixes: tuple[str, ...] = ()
     """Names of the fixes that some of its runs lack, as in `lmrl.evaluation.scores.Score`."""
 
 
@@ -99,9 +99,9 @@ def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Ag
         beats_bc = improvement(by_task, bases_by_task, same_task)
         if several and min(len(sample.values) for sample in bases_by_task) > 1:
             beats_bc_over_seeds = improvement_interval(by_task, bases_by_task, same_task)
-    fixes = set[str]()
+    missing_fixes = set[str]()
     for score in scores:
-        fixes.update(score.before)
+        missing_fixes.update(score.missing_fixes)
     return Aggregate(
         name,
         len(scores),
@@ -110,7 +110,7 @@ def _aggregate(name: str, scores: Sequence[Score], bases: Sequence[Score]) -> Ag
         over_seeds,
         beats_bc,
         beats_bc_over_seeds,
-        tuple(sorted(fixes)),
+        tuple(sorted(missing_fixes)),
     )
 
 
@@ -187,7 +187,7 @@ def seed_difference(ours: Score, base: Score) -> SeedDifference | None:
     if our_scores.keys() == base_scores.keys() or len(common) >= ENOUGH_SEEDS:
         differences = [our_scores[seed] - base_scores[seed] for seed in common]
         mean = float(np.mean(differences))
-        return SeedDifference(mean, with_spread(student_mean(differences)), len(common))
+        return SeedDifference(mean, none_if_zero_width(student_mean(differences)), len(common))
     # Welch's interval does not assume that both methods vary equally between seeds.
     mean = float(np.mean(ours.by_seed) - np.mean(base.by_seed))
-    return SeedDifference(mean, with_spread(welch_difference(ours.by_seed, base.by_seed)), 0)
+    return SeedDifference(mean, none_if_zero_width(welch_difference(ours.by_seed, base.by_seed)), 0)

@@ -50,10 +50,10 @@ def calibration(
     """Compare predictions with returns.
 
     Args:
-        predicted: of each episode, (T,) the value of each action.
-        returned: of each episode, (T,) the return that each value estimates.
+        predicted: for each episode, (T,) the value of each action.
+        returned: for each episode, (T,) the return that each value estimates.
         bins: number of quantile bins. Equal predictions share one, so there may be fewer.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Raises:
         UserError: no action.
@@ -63,7 +63,7 @@ def calibration(
     if values.size == 0:
         raise UserError("a calibration needs at least one action")
     lengths = list(map(len, predicted))
-    episode = np.repeat(np.arange(len(lengths)), lengths)  # (N,) of each action
+    episode = np.repeat(np.arange(len(lengths)), lengths)  # (N,) the episode of each action
 
     def summed(numbers: FloatArray) -> FloatArray:
         """Return the sums over the actions of each episode: resamples of episodes need no more than these."""
@@ -78,6 +78,7 @@ def calibration(
             finite = found[np.isfinite(found)]  # a resample may lack all actions of a bin
             return finite if finite.size else np.array([np.nan])
 
+        # The values are unused; only the resampling weights count.
         return stratified_interval([Sample([0.0] * len(lengths))], defined, seed)
 
     # A value at an edge belongs to the bin below it, and so do all that equal it.
@@ -97,7 +98,7 @@ def calibration(
     bias_ci = interval(partial(_ratio_of_sums, summed(error), summed(np.ones_like(error))))
     correlation = correlation_ci = None
     if values.std() > 0 and returns.std() > 0:
-        # Of standardised numbers: differences of large squares would be rounded.
+        # The numbers are standardised first: differences of large squares would be rounded.
         x = (values - values.mean()) / values.std()
         y = (returns - returns.mean()) / returns.std()
         correlation = float((x * y).mean())

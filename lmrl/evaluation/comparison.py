@@ -22,7 +22,7 @@ from lmrl.evaluation.intervals import (
     stratified_interval,
 )
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json
-from lmrl.evaluation.scores import settings_told
+from lmrl.evaluation.scores import describe_settings
 
 __all__ = ["Comparison", "Played", "compare", "read_played"]
 
@@ -47,7 +47,7 @@ class Played:
     def settings(self) -> str:
         """Return the decoding settings: ``temperature 0.25``, ``as trained``, or nothing for scripted policies."""
         made_with = self.scores.get("provenance", {})
-        return settings_told(made_with.get("decoding", {})) or ("as trained" if made_with.get("weights") else "")
+        return describe_settings(made_with.get("decoding", {})) or ("as trained" if made_with.get("weights") else "")
 
     @property
     def is_selection(self) -> bool:

@@ -1,5 +1,6 @@
 """Evaluate a policy on a task: run its episodes, here or on a Ray cluster with the same result, and score them."""
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.loading import PolicySpec, TrainedModule, load_policy, module_task, task_of
 from lmrl.partners import environment
 from lmrl.partners.environment import check_budget
-from lmrl.rollout import SEEDS_OF_SELECTION, MakeEnv, episode_seed, in_order, pieces_of, rollout
+from lmrl.rollout import MakeEnv, evaluation_seed, in_order, pieces_of, rollout
 from lmrl.types import Described, Episode, LoadedPolicy, Policy, Resettable, Start, unwrapped
 from lmrl.utils.cluster import Workers
 from lmrl.utils.distributed import map_over_ranks
@@ -183,59 +184,83 @@ def evaluate(
     # A name is resolved here and, for a cluster, once more in each worker.
     if isinstance(policy, str | PathLike):
         spec = PolicySpec.parse(fspath(policy), task)
-        record = spec.task
+        task_record = spec.task
         settings: dict[str, Any] = {"allow_other_task": True} if allow_other_task else {}
         load = partial(spec.load, env, **settings)
-        made_by: dict[str, Any] = {"policy": spec.name}
+        policy_facts: dict[str, Any] = {"policy": spec.name}
         if spec.published_settings:
-            made_by["decoding"] = dict(spec.published_settings)
-        provenance = {**made_by, **(provenance or {})}
+            policy_facts["decoding"] = dict(spec.published_settings)
+        provenance = {**policy_facts, **(provenance or {})}
         if ray is not None and ray.make_policy is None:
             ray = replace(ray, make_policy=load)
         name = name or spec.name
         loaded = load()
     else:
         name = name or type(unwrapped(policy)).__name__
-        record = task_of([], task or module_task(policy))
-        loaded = load_policy(policy, record)
-    task = record.name
+        task_record = task_of([], task or module_task(policy))
+        loaded = load_policy(policy, task_record)
+    task = task_record.name
     episodes = default_episodes(task, env, selection) if episodes is None else episodes
     slots = getattr(unwrapped(loaded.policy), "slots", _SLOTS) if slots is None else slots
     check_range("[1, inf)", episodes=episodes, slots=slots)
     check_range("[0, inf)", seed=seed)
-    fixed = registry.starts(task, env, selection=selection)
-    key_end = (0, SEEDS_OF_SELECTION) if selection else ()
-    starts = []
-    for index in range(episodes):
-        options = fixed[index % len(fixed)] if fixed else None
-        starts.append(Start(episode_seed(seed, index, *key_end), options))
-    kept = {episode.seed: episode for episode in finished}
-    waiting = [index for index, start in enumerate(starts) if start.seed not in kept]
-    to_play = [starts[index] for index in waiting]
+    fixed_starts = registry.starts(task, env, selection=selection)
+    starts = _starts_of(fixed_starts, episodes, seed, selection)
+
+    # Play the episodes that are not finished yet.
+    finished_by_seed = {episode.seed: episode for episode in finished}
+    unplayed_indices = [index for index, start in enumerate(starts) if start.seed not in finished_by_seed]
+    to_play = [starts[index] for index in unplayed_indices]
     if ray is not None:
         if together:
             raise UserError("ray must be left out where processes that train together share the episodes")
-        new = _run_on_workers(ray, loaded.policy, task, env, to_play, slots, on_episode, on_turns)
+        new_episodes = _run_on_workers(ray, loaded.policy, task, env, to_play, slots, on_episode, on_turns)
     else:
         run = _Runner(loaded.policy, environment(task, env), task, slots, on_episode, on_turns).run
-        new = map_over_ranks(to_play, run) if together else run(to_play)
-    by_index = dict(zip(waiting, new, strict=True))
+        new_episodes = map_over_ranks(to_play, run) if together else run(to_play)
+    new_by_index = dict(zip(unplayed_indices, new_episodes, strict=True))
     played = []
     for index, start in enumerate(starts):
-        played.append(by_index[index] if index in by_index else kept[start.seed])
+        played.append(new_by_index[index] if index in new_by_index else finished_by_seed[start.seed])
+
+    made_with = _provenance(loaded, env, played[0], selection, len(finished))
+    return Evaluation(task, name, tuple(played), seed, len(fixed_starts), {**made_with, **(provenance or {})})
+
+
+def _starts_of(fixed_starts: Sequence[Mapping[str, Any]], episodes: int, seed: int, selection: bool) -> list[Start]:
+    """Return the start of each episode; fixed starts are taken in turn."""
+    starts = []
+    for index in range(episodes):
+        options = fixed_starts[index % len(fixed_starts)] if fixed_starts else None
+        starts.append(Start(evaluation_seed(seed, index, selection), options))
+    return starts
+
+
+def _provenance(
+    loaded: LoadedPolicy, env: Mapping[str, Any] | None, episode: Episode, selection: bool, num_finished: int
+) -> dict[str, Any]:
+    """Return what a result was made with, see `Evaluation.provenance`.
+
+    Args:
+        loaded: the policy.
+        env: arguments of the environment.
+        episode: any episode, whose ``info`` may name the opponent and the partner.
+        selection: whether the games choose a checkpoint or settings.
+        num_finished: number of episodes that an interrupted evaluation had finished.
+    """
     made_with: dict[str, Any] = {"versions": versions(), "env": dict(env or {})}
     if isinstance(loaded.policy, Described):
         made_with["player"] = loaded.policy.describe()
     for speaker in ("opponent", "partner"):  # where the game names them
-        if speaker in played[0].info:
-            made_with[speaker] = played[0].info[speaker]
+        if speaker in episode.info:
+            made_with[speaker] = episode.info[speaker]
     if loaded.weights is not None:
         made_with["weights"] = loaded.weights
     if selection:
         made_with["selection"] = True
-    if finished:
-        made_with["finished_before"] = len(finished)  # so that counts of the player are of the others only
-    return Evaluation(task, name, tuple(played), seed, len(fixed), {**made_with, **(provenance or {})})
+    if num_finished:
+        made_with["finished_before"] = num_finished  # the counts in `player` leave these episodes out
+    return made_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,13 +360,13 @@ def default_episodes(task: str, env: Mapping[str, Any] | None = None, selection:
     Args:
         task: its name.
         env: arguments of the environment.
-        selection: of games by which settings are chosen, which may have other starts.
+        selection: whether the games choose a checkpoint or settings; such games may have other starts.
 
     Raises:
         UserError: as `lmrl.envs.registry.starts`.
     """
     starts = max(1, len(registry.starts(task, env, selection=selection)))
-    return starts * -(-_MIN_EPISODES // starts)
+    return starts * math.ceil(_MIN_EPISODES / starts)
 
 
 def versions() -> dict[str, str]:

@@ -60,7 +60,7 @@ def bootstrap_mean(
     if strata is None or data.size == 0:
         return percentiles(_resampled_means(data, generator, resamples), level)
     # The mean of all values is the mean over the strata, weighted by their sizes.
-    weighted_means = []  # of each stratum, (R,)
+    weighted_means = []  # for each stratum, (R,)
     for indices in grouped(strata):
         stratum = data[indices]
         weighted_means.append(stratum.size / data.size * _resampled_means(stratum, generator, resamples))

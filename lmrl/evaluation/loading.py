@@ -116,9 +116,9 @@ class PolicySpec:
                 examples in the prompt are taken), and those of `lmrl.policies.chat.client.ChatClient` or
                 `lmrl.policies.chat.local.LocalChat`.
             vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
-            **settings: of a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
+            **settings: for a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
                 ``compile``), ``rerank``, ``device`` and ``module`` (see `lmrl.modules.load_trained`), and
-                ``allow_other_task`` to let it play another task than its own; of a chat model, ``temperature``; at a
+                ``allow_other_task`` to let it play another task than its own; for a chat model, ``temperature``; for a
                 vLLM server, ``temperature``, ``top_k`` and ``top_p``.
 
         Raises:
@@ -244,9 +244,11 @@ def _find(name: str, scripted: Sequence[str], allow_pickle: bool = False) -> _So
         return _Source("scripted")
     if name.startswith(ZOO_PREFIX):
         entry = zoo_policy(name)
-        return _Source("zoo", *modules.find_trained(entry.folder), entry.settings)
+        found = modules.find_trained(entry.folder)
+        return _Source("zoo", found.file, found.task, entry.settings)
     if Path(name).exists():
-        return _Source("trained", *modules.find_trained(name, allow_pickle=allow_pickle))
+        found = modules.find_trained(name, allow_pickle=allow_pickle)
+        return _Source("trained", found.file, found.task)
     return _Source(None)
 
 
@@ -254,7 +256,7 @@ def task_of(names: Sequence[str], task: str | None = None) -> Task:
     """Return the task that policies will play.
 
     Args:
-        names: of the policies.
+        names: names of the policies.
         task: the name of the task; None: the task on which the first trained policy among them was trained.
 
     Raises:
@@ -329,7 +331,7 @@ def load_policy(
             folder, checkpoint or exported folder, a module in memory, or a policy.
         task: what it will play, or its name; None: the task on which it was trained.
         env: arguments of the environment in which it will play.
-        **settings: see `PolicySpec.load` (``temperature``, ``beta``, ``rerank``, ``allow_other_task``, ...); of a
+        **settings: see `PolicySpec.load` (``temperature``, ``beta``, ``rerank``, ``allow_other_task``, ...); for a
             module in memory, those of its ``policy`` method.
 
     Raises:
@@ -384,11 +386,11 @@ def _chat_policy(
         name: ``chat:MODEL`` at an OpenAI-compatible endpoint, ``local:PATH`` on this machine.
         task: what it will play.
         env: arguments of the environment.
-        temperature: of sampling; None: the task's.
+        temperature: temperature of sampling; None: the task's.
         reply: ``json`` or ``plain``.
         examples: number of examples in the prompt, or a file of episodes from which they are taken; None: the task's
             number, from its dataset.
-        settings: of `lmrl.policies.chat.client.ChatClient` or `lmrl.policies.chat.local.LocalChat`.
+        settings: settings of `lmrl.policies.chat.client.ChatClient` or `lmrl.policies.chat.local.LocalChat`.
     """
     prefix, _, model = name.partition(":")
     client: Callable[..., Speaker] = getattr(chat_models, _CLIENTS[prefix])

@@ -41,10 +41,10 @@ def off_policy_estimate(
     """Estimate the return of a policy.
 
     Args:
-        rewards: of each episode, (T,) the reward of each turn.
-        log_ratios: of each episode, (T,) ``log pi(a_t | h_t) - log mu(a_t | h_t)``: the policy against the behaviour
+        rewards: for each episode, (T,) the reward of each turn.
+        log_ratios: for each episode, (T,) ``log pi(a_t | h_t) - log mu(a_t | h_t)``: the policy against the behaviour
             policy, which chose the actions.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Raises:
         UserError: no episode, or the policy would never have taken the actions of any.

@@ -53,8 +53,8 @@ def held_out_episodes(
     (``val_fraction``); of another file all.
 
     Args:
-        file: of episodes.
-        module: the policy's.
+        file: a file of episodes.
+        module: the module of the policy.
         task: the expected task of the episodes; None: any.
         most: return only the first ones; None: all.
 
@@ -108,10 +108,10 @@ def evaluate_recorded(
 
     Args:
         module: the policy, fitted or loaded.
-        episodes: that it was not trained on.
+        episodes: episodes that it was not trained on.
         behaviour: a model of the behaviour policy, such as a BC run on its data.
-        behaviour_name: of that model, in the result.
-        seed: of the bootstrap.
+        behaviour_name: name of that model in the result.
+        seed: seed of the bootstrap.
         **settings: decoding settings of the policy, see `lmrl.evaluation.token_values.action_scores`.
 
     Returns:
@@ -197,7 +197,7 @@ class _Behaviour(NamedTuple):
 
     name: str
     logprobs: list[NDArray[np.float64]]
-    """Of each episode, (T,) the log-probability of each action."""
+    """For each episode, (T,) the log-probability of each action."""
     nll: float | None
     """Nats per token, where a model says it; None where the file does."""
 
@@ -209,7 +209,7 @@ def _behaviour(
     if given is not None:
         scores = list(action_scores(given, episodes))
     elif all(episode.action_logprobs for episode in episodes):
-        # Of sampled tokens, or one number per action, as dialogues have it.
+        # An action has a number for each sampled token or, in files of dialogues, a single number.
         recorded = [np.array(list(map(sum, episode.action_logprobs))) for episode in episodes]
         return _Behaviour("logprobs of the file", recorded, None)
     elif isinstance(module, ValueModule | QSFT):

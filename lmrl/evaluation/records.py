@@ -107,7 +107,7 @@ FIXES = (
         algorithm="lmrl.modules.ReturnConditionedBC",
     ),
 )
-"""All such corrections; `Record.before` names those that a run lacks."""
+"""All such corrections; `Record.missing_fixes` names those that a run lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Record:
     algorithm: str
     """Name of the run folder: ``ilql``, ``random``."""
     seed: int
-    """Of the training."""
+    """The training seed."""
     folder: Path
     """The run folder; for a record from a file, where `lmrl reproduce` puts it."""
     scores: Mapping[str, Any]
@@ -139,8 +139,8 @@ class Record:
     """The first episode as text."""
     tuned: "Record | None" = None
     """The same run with tuned decoding settings."""
-    before: tuple[str, ...] = ()
-    """Names of the `FIXES` that would change the run, or the run that it starts from, and that are newer."""
+    missing_fixes: tuple[str, ...] = ()
+    """Names of the `FIXES` that would change the run, or a run that it starts from, and that are newer."""
 
     def __repr__(self) -> str:
         """Describe the record in one line, without configuration and episodes."""
@@ -189,9 +189,9 @@ def read_records(place: Path, task: str) -> dict[str, dict[int, Record]]:
     # A run can lack a fix because of the run that it starts from, so all records have to be known first.
     for seeds in records.values():
         for seed, record in seeds.items():
-            before = _missing_fixes(record, records)
-            tuned = None if record.tuned is None else replace(record.tuned, before=before)
-            seeds[seed] = replace(record, before=before, tuned=tuned)
+            missing_fixes = _missing_fixes(record, records)
+            tuned = None if record.tuned is None else replace(record.tuned, missing_fixes=missing_fixes)
+            seeds[seed] = replace(record, missing_fixes=missing_fixes, tuned=tuned)
     return records
 
 
@@ -473,7 +473,7 @@ def _curve_values(curves: Curves) -> dict[str, list[list[float]]]:
             points[name] = [[step, value] for step, value in zip(*curves[name], strict=True)]
     for name in _LOSSES:
         if name in points:
-            points[name] = points[name][-1:]  # of losses, the tables show the end
+            points[name] = points[name][-1:]  # tables show only the last value of a loss
     return points
 
 

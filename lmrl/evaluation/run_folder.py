@@ -177,7 +177,8 @@ def _evaluated(runs: Path, task: str) -> list[Path]:
 def _weights(run: Path) -> set[str]:
     """Return the hashes of the weights that a run has; none if there are no weights or they name no hash."""
     hashes = set()
-    for manifest in run.glob("*/lmrl.json"):  # of `best`, `last`, and what a budget of compute has kept
+    # The folders are `best`, `last`, and those that a budget of compute has kept.
+    for manifest in run.glob("*/lmrl.json"):
         made_with = read_json(manifest).get("made_with")
         if isinstance(made_with, dict) and "weights" in made_with:
             hashes.add(str(made_with["weights"]))
@@ -224,8 +225,8 @@ def record_evaluation(
     The report reads the files from a `directory` of the form ``runs/<task>/<name>/evaluation``. `greedy` makes the same
     policy at temperature 0, for the task's probe (`lmrl.envs.task.Probe`). With `resume` the episodes that an
     interrupted evaluation has kept there are not played again. If that evaluation has since finished, nothing is
-    played; if it has kept nothing, all is. None is for a command without that option, whose user is not told of it. All
-    other arguments are those of `evaluate`.
+    played; if it has kept nothing, all is. None: the command has no ``--resume``, so the message does not mention it.
+    All other arguments are those of `evaluate`.
 
     Returns:
         The content of ``scores.json``.

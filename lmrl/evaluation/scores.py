@@ -38,7 +38,7 @@ class Score:
     seeds: tuple[int, ...]
     """Training seeds."""
     episodes: int
-    """Per seed."""
+    """Number of episodes per seed."""
     normalized: float
     """Mean over seeds of the normalised mean return."""
     over_episodes: Interval
@@ -53,7 +53,7 @@ class Score:
     iqm_over_episodes: Interval
     success_rate: float
     success_ci: Interval
-    """Of all episodes together."""
+    """Wilson's interval of the success rate over all episodes together."""
     length_mean: float
     illegal_rate: float
     last: float | None = None
@@ -65,9 +65,9 @@ class Score:
     tokens: float | None = None
     """Mean number of action tokens per seed that were learned from; repetitions count."""
     returns: tuple[tuple[float, ...], ...] = ()
-    """By seed and episode."""
+    """The return of each episode, by seed."""
     lengths: tuple[int, ...] = ()
-    """Of all episodes, in turns."""
+    """The lengths of all episodes, in turns."""
     by_seed: tuple[float, ...] = ()
     """Normalised mean return of each seed."""
     starts: int = 0
@@ -82,9 +82,9 @@ class Score:
     """Chosen decoding settings of each seed, such as ``temperature 0.25``; empty: as trained."""
     tuned: "Score | None" = None
     """The same runs with the settings that were chosen for each of them on other games."""
-    before: tuple[str, ...] = ()
+    missing_fixes: tuple[str, ...] = ()
     """Names of the fixes (`lmrl.evaluation.records.FIXES`) that would change some of the runs, which are older."""
-    few: bool = False
+    is_interval_too_narrow: bool = False
     """Whether intervals over episodes rest on few games and are too narrow: see `mark_few`."""
 
     def __repr__(self) -> str:
@@ -122,8 +122,8 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     by_seed = [normalize(mean(values), published) for values in returns]
     lengths = list(chain.from_iterable(run.episodes.lengths.tolist() for run in runs))
     won = sum(int(run.episodes.successes.sum()) for run in runs)
-    settings = [settings_told(run.scores.get("provenance", {}).get("decoding", {})) for run in runs]
-    fixes = {fix for run in runs for fix in run.before}
+    settings = [describe_settings(run.scores.get("provenance", {}).get("decoding", {})) for run in runs]
+    missing_fixes = {fix for run in runs for fix in run.missing_fixes}
 
     starts = {int(run.scores.get("starts", 0)) for run in runs}
     fixed = starts.pop() if len(starts) == 1 else 0
@@ -151,7 +151,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         episodes=min(map(len, returns)),
         normalized=mean(by_seed),
         over_episodes=over_episodes,
-        over_seeds=with_spread(student_mean(by_seed)) if len(by_seed) > 1 else None,
+        over_seeds=none_if_zero_width(student_mean(by_seed)) if len(by_seed) > 1 else None,
         return_mean=mean(map(mean, returns)),
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
@@ -173,7 +173,7 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         own_by_seed=tuple(own_by_seed),
         excess=_mean([_excess(run) for run in runs]),
         settings=tuple(settings) if any(settings) else (),
-        before=tuple(sorted(fixes)),
+        missing_fixes=tuple(sorted(missing_fixes)),
     )
 
 
@@ -182,8 +182,8 @@ def _excess(run: Record) -> float | None:
     return None if curve is None else curve.values[-1]
 
 
-def with_spread(interval: Interval) -> Interval | None:
-    """Return an interval over training runs, or None if it has no width: equal runs say nothing about their spread."""
+def none_if_zero_width(interval: Interval) -> Interval | None:
+    """Return an interval over training runs, or None if it has no width: equal runs do not reveal their spread."""
     # Equal scores can differ in their last bits when they were summed up in another order.
     tolerance = 1e-9 * max(1.0, abs(interval.low), abs(interval.high))
     return interval if interval.high - interval.low > tolerance else None
@@ -216,7 +216,7 @@ _NOTICEABLE = 0.5
 
 
 def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
-    """Set `Score.few` where the interval over episodes rests on too few games, each of which the score depends on.
+    """Set `Score.is_interval_too_narrow` where an interval over episodes rests on too few games.
 
     That is where `rests_on_few` says so and a single game moves the normalised score by half a point or more. The
     lowest and highest return that a trained policy can get are taken from the games of all trained policies of the
@@ -249,7 +249,7 @@ def mark_few(task: str, scores: Mapping[str, Score]) -> dict[str, Score]:
 
 
 def _with_few(score: Score, low: float, high: float) -> Score:
-    """Set `Score.few`, given the lowest and the highest return of any trained policy."""
+    """Set `Score.is_interval_too_narrow`, given the lowest and the highest return of any trained policy."""
     published = registry.task(score.task).scores
     games = sum(map(len, score.returns))
     as_it_is = normalize(score.return_mean, published)
@@ -257,8 +257,8 @@ def _with_few(score: Score, low: float, high: float) -> Score:
     for extreme in (low, high):
         moved_mean = score.return_mean + (extreme - score.return_mean) / games
         largest_move = max(largest_move, abs(normalize(moved_mean, published) - as_it_is))
-    few = rests_on_few(score.return_over_episodes, games, score.return_mean, Interval(low, high))
-    return replace(score, few=few and largest_move >= _NOTICEABLE)
+    is_too_narrow = rests_on_few(score.return_over_episodes, games, score.return_mean, Interval(low, high))
+    return replace(score, is_interval_too_narrow=is_too_narrow and largest_move >= _NOTICEABLE)
 
 
 def data_score(runs: Path, task: str) -> Score | None:
@@ -340,15 +340,15 @@ def _seconds(run: Record, kind: str) -> float | None:
     return total
 
 
-ALIKE = ("allow_pickle", "device", "compile")
+SETTINGS_WITHOUT_EFFECT = ("allow_pickle", "device", "compile")
 """Decoding settings that make no difference to the games."""
 
 
-def settings_told(settings: Mapping[str, Any]) -> str:
+def describe_settings(settings: Mapping[str, Any]) -> str:
     """Return decoding settings as words, ``temperature 0.25, beta 4``; empty if none were chosen."""
     words = []
     for name, value in settings.items():
-        if name in ALIKE or value is False:
+        if name in SETTINGS_WITHOUT_EFFECT or value is False:
             continue
         if value is True:
             words.append(name)

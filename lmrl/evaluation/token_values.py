@@ -50,45 +50,49 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     for episode in episodes:
         batch = collate(list(segments(module.as_read(episode), encoder, window)))
         with torch.inference_mode():
-            numbers = _numbers(module, move_data_to_device(batch, module.device), encoder.end)
+            numbers = _probability_v_q(module, move_data_to_device(batch, module.device), encoder.end)
         # The batch holds the action tokens of the episode one after the other, as `action_ids` does.
         rows = iter(torch.stack(numbers, dim=1).tolist())
         actions = []
         for ids in action_ids(episode, encoder):
-            actions.append([_value(encoder, token, next(rows)) for token in ids])
+            actions.append([_token_value(encoder, token, next(rows)) for token in ids])
         yield actions
 
 
-def _value(encoder: Encoder, token: int, row: list[float]) -> TokenValue:
+def _token_value(encoder: Encoder, token: int, row: list[float]) -> TokenValue:
     probability, v, q = row
     known = not math.isnan(q)  # NaN marks a module without values
     return TokenValue(encoder.decode((token,)), probability, v if known else None, q if known else None)
 
 
-def _numbers(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def _probability_v_q(module: LanguageModule, batch: TokenBatch, end: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return probability, V and Q of the N action tokens, (N,) each; V and Q are NaN for a module without values."""
-    read = _read(module, batch, end)
-    p = read.logits.softmax(-1)
-    here = batch.state, batch.token
-    if read.q is None:
-        return p[here], torch.full_like(p[here], torch.nan), torch.full_like(p[here], torch.nan)
-    v = (p * read.q).sum(-1) if read.v is None else read.v
-    return p[here], v[batch.state], read.q[here]
+    outputs = _policy_and_values(module, batch, end)
+    p = outputs.logits.softmax(-1)
+    state_and_token = batch.state, batch.token
+    probability = p[state_and_token]
+    if outputs.q is None:
+        return probability, torch.full_like(probability, torch.nan), torch.full_like(probability, torch.nan)
+    v = (p * outputs.q).sum(-1) if outputs.v is None else outputs.v
+    return probability, v[batch.state], outputs.q[state_and_token]
 
 
-class _Read(NamedTuple):
+class _StateOutputs(NamedTuple):
     """The outputs of a module at the S states of a batch."""
 
     logits: Tensor
-    """(S, vocabulary) of its policy at temperature 1; ``-inf`` for ids that are never sampled."""
+    """(S, vocabulary) logits of its policy at temperature 1; ``-inf`` for ids that are never sampled."""
     q: Tensor | None
     """(S, vocabulary) the lowest Q of each token; None without Q of tokens."""
     v: Tensor | None
-    """(S,) of a V head next to those Qs."""
+    """(S,) V of each state, from a V head next to those Q heads; None without one."""
 
 
-def _read(module: LanguageModule, batch: TokenBatch, end: int | None, beta: float | None = None) -> _Read:
-    """Read a batch; ``beta`` is the weight of the values, None: that of the module."""
+def _policy_and_values(
+    module: LanguageModule, batch: TokenBatch, end: int | None, beta: float | None = None
+) -> _StateOutputs:
+    """Return the policy and the values at the states of a batch; ``beta`` weighs the values, None: the module's."""
+    # The same combination of logits and values as in `ValueGuidedPolicy` and `RatioGuidedPolicy`.
     logits = logit_table(module.model, hidden_states(trunk_of(module.model), batch)).float()
     invalid = invalid_ids(module.tokenizer, logits.shape[-1], logits.device, end)
     q: Tensor | None = None
@@ -110,7 +114,7 @@ def _read(module: LanguageModule, batch: TokenBatch, end: int | None, beta: floa
         q = low + (high - low) * ratio
     elif beta is not None:
         raise UserError(f"beta is the weight of learned values, which {type(module).__name__} does not play with")
-    return _Read(logits.masked_fill(invalid, -torch.inf), q, v)
+    return _StateOutputs(logits.masked_fill(invalid, -torch.inf), q, v)
 
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -154,10 +158,10 @@ def action_scores(
     Values are those of MC, ILQL, Q-SFT, AWR and ArCHer, see `has_values`.
 
     Args:
-        module: that was fitted or loaded.
-        episodes: from a file or a rollout.
+        module: a module that was fitted or loaded.
+        episodes: episodes from a file or a rollout.
         beta: weight of the values in the policy; None: that of the module.
-        temperature: of the policy; 0 is greedy.
+        temperature: temperature of the policy; 0 is greedy.
         top_k: sample among the k most probable tokens only; 0 is off.
         top_p: sample among the most probable tokens with this total probability only; 1 is off.
 
@@ -184,12 +188,12 @@ def action_scores(
         turns = turns_of(batch.turn_end)
         with torch.inference_mode():
             moved = move_data_to_device(batch, module.device)
-            read = _read(module, moved, encoder.end, beta)
-            chosen = read.logits[moved.state]  # (N, vocabulary) where the action tokens are chosen
+            outputs = _policy_and_values(module, moved, encoder.end, beta)
+            chosen = outputs.logits[moved.state]  # (N, vocabulary) where the action tokens are chosen
             played = process_logits(chosen, temperature=temperature, top_k=top_k, top_p=top_p)
             logprob = _token_logprobs(played, moved)
             full = _token_logprobs(process_logits(chosen), moved)
-            v, q = _turn_values(module, moved, read, turns)
+            v, q = _turn_values(module, moved, outputs, turns)
         # V is read before the first token of an action, Q with its last one, on which the reward sits.
         reward = batch.reward.numpy()
         if isinstance(module, ArCHer):  # its steps are turns, those of the others tokens
@@ -215,7 +219,7 @@ def _token_logprobs(logprobs: Tensor, batch: TokenBatch) -> Tensor:
 
 
 def _turn_values(
-    module: LanguageModule, batch: TokenBatch, read: _Read, turns: Turns
+    module: LanguageModule, batch: TokenBatch, outputs: _StateOutputs, turns: Turns
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return V before each of the T actions and Q of them, (T,) each; None where the algorithm has none."""
     first = turns.first.to(batch.state.device)
@@ -229,7 +233,7 @@ def _turn_values(
         assert batch.after is not None
         return v, torch.stack(module.critic.q(hidden[batch.after[last]])).amin(0)
     if isinstance(module, ValueModule | QSFT):
-        assert read.q is not None
-        q = read.q[batch.state[last], batch.token[last]]
-        return None if read.v is None else read.v[before], q
+        assert outputs.q is not None
+        q = outputs.q[batch.state[last], batch.token[last]]
+        return None if outputs.v is None else outputs.v[before], q
     return None, None

@@ -161,7 +161,7 @@ class LanguageModule(L.LightningModule):
         backend_of(compile)  # so that an unknown one is refused now
         self.reporter = LossReporter(self.name)
         self.made_with = {}
-        self._random_state: dict[str, Tensor] | None = None  # of a checkpoint, until the run goes on
+        self._random_state: dict[str, Tensor] | None = None  # from a checkpoint, until training starts
 
     @abstractmethod
     def losses(self, batch: TokenBatch) -> NamedTuple:
@@ -261,7 +261,8 @@ class LanguageModule(L.LightningModule):
 
         Dialogues of a file without a simulator may have system messages of their own.
         """
-        # Runs from before this was noted had it in front unless the window has one.
+        # Older runs did not record this. They put the system message before the first observation unless the window
+        # had one.
         in_front = self.made_with.get("system_in_front", not self.context_window().system)
         return with_system_in_front(episode) if in_front else episode
 
@@ -380,10 +381,10 @@ class LanguageModule(L.LightningModule):
         """Move target networks towards what learns. It is called once per optimizer step, also under accumulation."""
 
     def on_train_start(self) -> None:
-        """Go on in the data, and in what dropout draws, where a checkpoint was saved.
+        """Restore the position in the data and the random state of dropout.
 
-        Lightning goes on in the data only where it makes the loader after it has read the checkpoint, in the middle of
-        an epoch.
+        Lightning restores the loader only if it creates the loader mid-epoch, after reading the checkpoint. This hook
+        covers the other case.
         """
         if self._random_state is not None:
             set_random_state(self._random_state, self.device)

@@ -29,7 +29,7 @@ class OwnRequests:
 
     Args:
         app: the application behind it.
-        names: of this machine besides ``localhost``.
+        names: names of this machine besides ``localhost``.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:

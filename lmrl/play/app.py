@@ -26,7 +26,7 @@ _TOKEN = "x-lmrl-session"
 _MOST_GAMES = 64
 """Games kept in memory, each with players of its own."""
 _MOST_BYTES = 1 << 16
-"""Of a request's body."""
+"""The largest body of a request, in bytes."""
 _CLOSED = "Open the whole address that lmrl web printed."
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
@@ -43,7 +43,7 @@ def make_app(offer: Offer, token: str, names: Iterable[str] = ()) -> ASGIApp:
     Args:
         offer: what the page may choose.
         token: the secret of the printed address.
-        names: of this machine, see `lmrl.play.access.OwnRequests`.
+        names: names of this machine, see `lmrl.play.access.OwnRequests`.
     """
     games = _Games(offer)
     routes = [Route("/", _page(offer)), Route("/open", _opening(token), methods=["POST"])]

@@ -28,7 +28,7 @@ def hold_dialogues(loaded: LoadedPolicy, system: str = "", seed: int = 0) -> Non
     Args:
         loaded: the policy, and its module.
         system: stands in front of the first line of each dialogue; empty: nothing does.
-        seed: of the first dialogue; each new one has the next.
+        seed: seed of the first dialogue; each new one has the next.
 
     Raises:
         UserError: from a pipe, a line that the policy cannot read.

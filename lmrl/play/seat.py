@@ -62,8 +62,8 @@ class Seat:
     Args:
         task: name of the task.
         make_env: makes its environment.
-        seed: of the episode.
-        name: of the player.
+        seed: seed of the episode.
+        name: name of the player.
         loaded: the policy that plays; None for a person.
         place: a number that no other seat of the game has.
         env: arguments of the environment.

@@ -30,12 +30,13 @@ def play_episode(
     """Let the person at the terminal, or a policy, play one episode, and print how it ended.
 
     Args:
-        task: what is played.
-        arguments: of its environment.
-        seed: of the episode.
-        adviser: whose move is shown each turn; None: no adviser.
-        name: of the adviser.
-        player: who plays, each move shown with V of the state where it has values; None: the person at the terminal.
+        task: the task that is played.
+        arguments: arguments of its environment.
+        seed: seed of the episode.
+        adviser: the policy whose move is shown each turn; None: no adviser.
+        name: name of the adviser.
+        player: the policy that plays, each move shown with V of the state where it has values; None: the person at the
+            terminal.
     """
     console = Console(highlight=False)
     guide = registry.guide(task.name)
@@ -83,9 +84,9 @@ def known_actions(task: Task, arguments: Mapping[str, Any], seed: int) -> list[s
     """Return the possible first actions of an episode in readable form.
 
     Args:
-        task: what is played.
-        arguments: of its environment.
-        seed: of the episode.
+        task: the task that is played.
+        arguments: arguments of its environment.
+        seed: seed of the episode.
 
     Raises:
         UserError: the task does not list it.

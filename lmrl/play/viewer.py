@@ -40,11 +40,11 @@ def view_data(
     """Return the data of the page, JSON-like.
 
     Args:
-        episodes: of any tasks, in order.
-        values: of the first episodes, see `lmrl.evaluation.token_values`.
-        run: whose values they are.
+        episodes: episodes of any tasks, in order.
+        values: values of the first episodes, see `lmrl.evaluation.token_values`.
+        run: the run whose values they are.
         env: arguments of the environment that was played, for pictures that depend on them.
-        recorded: those that the file names; where it may not choose them (see
+        recorded: arguments that the file names; where it may not choose them (see
             `lmrl.envs.registry.recorded_arguments`), there is no such picture.
     """
     # Texts repeat a lot, so the page holds each once, and everything else refers to it by number.

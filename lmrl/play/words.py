@@ -19,8 +19,8 @@ def words_from(policy: LoadedPolicy, episode: Episode, first: int) -> list[WordV
 
     Args:
         policy: the policy that chose them.
-        episode: so far.
-        first: of the turns that are asked for, from 0.
+        episode: the episode so far.
+        first: number of the first turn that is asked for, from 0.
 
     Returns:
         One entry per turn; None for a policy without values over its tokens, and for texts that it cannot read.

@@ -164,7 +164,7 @@ def differences(task: str, scores: Mapping[str, Score]) -> Table:
 
 
 def _few(ours: Score, base: Score) -> str:
-    return f" {FEW}" if ours.few or base.few else ""
+    return f" {FEW}" if ours.is_interval_too_narrow or base.is_interval_too_narrow else ""
 
 
 def _intervals(ours: Score, base: Score, published: Scores) -> tuple[Interval, Interval]:

@@ -67,7 +67,7 @@ def check_page(path: Path, generator: str) -> None:
     """Make sure that a page may be written to a file: a new one, or a page that the same command has written.
 
     Args:
-        path: of the page.
+        path: path of the page.
         generator: the command, as its template notes it in the page: ``lmrl view``.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from lmrl.envs import registry
 from lmrl.errors import UserError, terminated_by_exception
-from lmrl.evaluation.aggregates import aggregates, improvements
+from lmrl.evaluation.aggregates import Aggregate, aggregates, improvements
 from lmrl.evaluation.records import DATA, FIXES, Record, read_record_curves, read_records
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.scores import Score, task_scores
@@ -61,7 +61,7 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
         "constants": constants,
         "fixes": list(map(asdict, FIXES)),
         "cells": cells,
-        "aggregates": [aggregate._asdict() for aggregate in aggregates(scores, names)],
+        "aggregates": [_aggregate_cell(aggregate) for aggregate in aggregates(scores, names)],
         "improvements_over_bc": over_bc,
     }
     write_json(record, out / "table.json")
@@ -78,14 +78,20 @@ def _cell(score: Score) -> dict[str, Any]:
         **cell,
         "play": play(score),
         "seeds": list(score.seeds),
-        "before": list(score.before),
-        "few": score.few,
+        "before": list(score.missing_fixes),
+        "few": score.is_interval_too_narrow,
         "by_seed": list(score.by_seed),
         "own_by_seed": list(score.own_by_seed),
         "published": published.normalized.get(score.name),
         "published_return": published.raw.get(score.name),
         "published_follows": follows(score.name, published),
     }
+
+
+def _aggregate_cell(aggregate: Aggregate) -> dict[str, Any]:
+    cell = aggregate._asdict()
+    cell["before"] = cell.pop("missing_fixes")  # as the cells of methods call it
+    return cell
 
 
 def _constants(task: str) -> dict[str, Any]:

@@ -59,12 +59,12 @@ def named(ours: Score | Aggregate) -> str:
 
 
 def _mark_of_fixes(ours: Score | Aggregate) -> str:
-    return f" {BEFORE}" if ours.before else ""
+    return f" {BEFORE}" if ours.missing_fixes else ""
 
 
 def scored(ours: Score) -> str:
     """Return the normalised score with its interval over episodes, marked if that rests on too few games."""
-    return with_interval(ours.normalized, ours.over_episodes) + (f" {FEW}" if ours.few else "")
+    return with_interval(ours.normalized, ours.over_episodes) + (f" {FEW}" if ours.is_interval_too_narrow else "")
 
 
 def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
@@ -77,7 +77,7 @@ def footnotes(scores: Iterable[Score], shown: str) -> list[str]:
     names = set[str]()
     for score in scores:
         if label(score.name) in shown:
-            names.update(score.before)
+            names.update(score.missing_fixes)
     notes = []
     if BEFORE in shown:
         fixes = [f"{fix.words} (before {fix.version})" for fix in FIXES if fix.name in names]

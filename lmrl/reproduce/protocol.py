@@ -11,7 +11,7 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDER = "protocol"
-"""Of the configuration files."""
+"""The folder of the configuration files."""
 START = "bc"
 """The run that every method of a row starts from."""
 GAMES = 256

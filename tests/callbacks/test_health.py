@@ -127,7 +127,7 @@ def test_the_noise_scale_of_health_is_in_episodes(bc_run: str, tmp_path: Path) -
     trainer.callback_metrics["train/noise_scale"] = torch.tensor(100.0)
     segments = len(data.played)
     assert segments > 6
-    assert playing._logged()["health/noise_scale"] == pytest.approx(100.0 * 6 / segments)
+    assert playing._health_metrics()["health/noise_scale"] == pytest.approx(100.0 * 6 / segments)
 
 
 class KeepAll(Callback):

@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from lmrl.decoding.check import check_model
 from lmrl.decoding.engine import Engine
 from lmrl.errors import UserError
-from lmrl.evaluation.token_values import _numbers
+from lmrl.evaluation.token_values import _probability_v_q
 from lmrl.losses import bc_loss
 from lmrl.models.lm import (
     READ_WITHOUT_MASKS,
@@ -201,7 +201,7 @@ def test_policy_gradients_and_token_values_read_the_own_logits(kind: str, algori
         torch.testing.assert_close(module.logits(batch), own, atol=3e-5, rtol=0.0)
         torch.testing.assert_close(module.ref_logits(batch), own, atol=3e-5, rtol=0.0)
         probability = own.masked_fill(module.invalid, -torch.inf).softmax(-1)[batch.state, batch.token]
-        torch.testing.assert_close(_numbers(module, batch, None)[0], probability, atol=1e-5, rtol=0.0)
+        torch.testing.assert_close(_probability_v_q(module, batch, None)[0], probability, atol=1e-5, rtol=0.0)
 
 
 def test_the_check_of_a_model_changes_nothing() -> None:

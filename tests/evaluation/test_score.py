@@ -204,8 +204,9 @@ def test_intervals_that_rest_on_few_games_are_marked(tmp_path: Path) -> None:
     lay(tmp_path, half, "mc", part="evaluation_tuned", decoding={"temperature": 0.25})
     lay(tmp_path, [1.0] * 64, "optimal")
     found = mark_few("text_nav_fo", scores_of(tmp_path))
-    assert {name: one.few for name, one in found.items()} == {"bc": False, "mc": True, "optimal": False}
-    assert found["mc"].tuned is not None and not found["mc"].tuned.few
+    marked = {name: one.is_interval_too_narrow for name, one in found.items()}
+    assert marked == {"bc": False, "mc": True, "optimal": False}
+    assert found["mc"].tuned is not None and not found["mc"].tuned.is_interval_too_narrow
     page = write_report(tmp_path, tmp_path / "report").with_suffix(".md").read_text()
     assert "| MC | as trained | 100.0 [100.0, 100.0] § |" in page and "§ Too narrow to trust" in page
     assert "| optimal |  | 100.0 [100.0, 100.0] |" in page
@@ -215,7 +216,7 @@ def test_seeds_on_both_sides_of_a_bend_of_the_scale_rest_on_no_few_games(tmp_pat
     """The mean of their scores is not the score of their mean, and no single game is the reason."""
     for seed, value in enumerate((0.0, 1.0)):
         lay(tmp_path, [value, value + 0.001] * 500, seed=seed)
-    assert not mark_few("text_nav_fo", scores_of(tmp_path))["bc"].few
+    assert not mark_few("text_nav_fo", scores_of(tmp_path))["bc"].is_interval_too_narrow
 
 
 def test_rates_are_means_over_seeds_whatever_their_numbers_of_games(tmp_path: Path) -> None:
