@@ -103,7 +103,8 @@ def grpo_loss(
         old: from the time of sampling.
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
         clip_high: upper clipping range; None: equal to `clip`.
-        kl_weight: of the KL penalty; 0 where it is part of the rewards; None: there is none, and it is not computed.
+        kl_weight: weight of the KL penalty; 0 only logs it, for a penalty that is part of the rewards; None: it is not
+            computed.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions; None: of tokens.

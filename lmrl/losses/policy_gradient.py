@@ -285,7 +285,7 @@ class PolicyLoss(NamedTuple):
     value_loss: Tensor | None
     """PPO's loss of V; None without a critic."""
     kl_loss: Tensor | None
-    """GRPO's KL penalty; None where the penalty is part of the rewards alone."""
+    """GRPO's estimate of the KL to the reference model, before `kl_weight`; None for PPO, and without a penalty."""
     entropy: Tensor
     approx_kl: Tensor
     """``mean(ratio - 1 - log ratio)`` of tokens: how far the policy has moved since the round was collected."""

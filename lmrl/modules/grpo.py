@@ -166,11 +166,14 @@ class GRPO(PolicyGradient):
         if batch.columns is None:
             raise UserError(f"{type(self).__name__} learns from rounds that it has played, not from recorded batches")
         now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
-        kl_weight: Tensor | float | None = self.kl_weight  # as a tensor: a number of a GPU would have to be waited for
-        if self.use_kl_in_reward:
+        # None: there is no KL term. 0.0: it is only logged, because the penalty is already part of the rewards.
+        kl_weight: Tensor | float | None
+        if not self.has_kl_penalty:
+            kl_weight = None  # the reference model may have scored only a sample of the episodes
+        elif self.use_kl_in_reward:
             kl_weight = 0.0
-        elif not self.has_kl_penalty:
-            kl_weight = None  # of most tokens it is not known
+        else:
+            kl_weight = self.kl_weight  # stays a tensor: float() would wait for the GPU
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
             now,
