@@ -24,8 +24,8 @@ from lmrl.losses import (
     KLController,
     Scores,
     bc_loss,
+    beyond_clip,
     importance_weights,
-    is_beyond_clip,
     k3,
     token_logprobs,
 )
@@ -414,8 +414,8 @@ class PolicyGradient(LanguageModule):
         if self.correction.is_stale:
             advantage = joined(episode.columns["advantage"] for episode in rollout)
             clip = self.loss_arguments["clip"]
-            is_low, is_high = is_beyond_clip(ratio, advantage, clip, self.loss_arguments["clip_high"])
-            weights[is_low | is_high] = 0.0
+            beyond = beyond_clip(ratio, advantage, clip, self.loss_arguments["clip_high"])
+            weights[beyond.low | beyond.high] = 0.0
         return weights
 
     def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:

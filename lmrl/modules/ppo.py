@@ -23,6 +23,7 @@ from lmrl.losses import (
     lambda_by_turn,
     loss_weights,
     ppo_loss,
+    returns_to_go,
     token_logprobs,
     whiten,
     with_kl_penalty,
@@ -111,8 +112,7 @@ def compute_advantages(
                 lengths=np.diff(starts, append=episode.num_tokens),
                 value=step_value,
                 advantage=gae(step_reward, step_value, end_value, gamma, lambdas),
-                # With lambda 1 advantages are returns less V, which is 0 here.
-                return_to_go=gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0),
+                return_to_go=returns_to_go(step_reward, gamma, end_value),
             )
         )
 
