@@ -247,9 +247,7 @@ class OnlineDataModule(OfflineDataModule):
             collected = self._collector.collect(number)
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             parts = [list(segments(episode, encoder, window)) for episode in episodes]
-            amounts = amounts_of_segments(chain.from_iterable(parts))
-            totals = [before + new for before, new in zip(self.collected, amounts, strict=True)]
-            self.collected = Amounts(*totals)
+            self.collected = self.collected.plus(amounts_of_segments(chain.from_iterable(parts)))
             self.collected_rounds += 1
             # Prepare: the algorithm scores the tokens and attaches advantages to them.
             if learner is not None:
