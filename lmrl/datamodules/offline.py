@@ -33,7 +33,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for, special_ids
-from lmrl.tokens.segments import Segment, segments
+from lmrl.tokens.segments import Segment, segments, split_by_length
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 from lmrl.utils.log_lines import LogLines
@@ -577,11 +577,8 @@ def _with_returns(parts: list[Segment], gamma: float | None) -> list[Segment]:
     # Rewards of later segments count too, so returns are computed over the episode and then cut.
     returns = returns_to_go(np.concatenate([part.reward for part in parts]), gamma)
     filled = []
-    start = 0
-    for part in parts:
-        end = start + len(part.reward)
-        filled.append(replace(part, return_to_go=returns[start:end]))
-        start = end
+    for part, part_returns in zip(parts, split_by_length(returns, [len(part.reward) for part in parts]), strict=True):
+        filled.append(replace(part, return_to_go=part_returns))
     return filled
 
 

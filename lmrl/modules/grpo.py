@@ -62,9 +62,9 @@ class GRPO(PolicyGradient):
         Args:
             advantage: ``grpo``, ``dr_grpo``, ``rloo``, ``rebn`` or ``turn_baseline``.
             gamma: discount per turn.
-            importance_sampling_level: whose ratio is clipped: ``token``, or ``turn`` for that of the whole action.
+            importance_sampling_level: clip the ratio of each ``token``, or for ``turn`` that of the whole action.
             use_kl_in_reward: take the KL penalty off the rewards, as PPO does; else it is a term of the loss.
-            kl_loss_type: by which estimator: ``k1``, ``k2`` or ``k3``; see `lmrl.losses.kl_penalty`.
+            kl_loss_type: estimator of the KL: ``k1``, ``k2`` or ``k3``; see `lmrl.losses.kl_penalty`.
             **shared: arguments of `PolicyGradient`.
 
         Raises:
@@ -132,7 +132,7 @@ class GRPO(PolicyGradient):
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""
         if self.advantage not in GROUP_ADVANTAGES or not episodes:
             return {}
-        # Of the plain returns: without discount and KL penalty.
+        # The spread of the plain returns, without discount and KL penalty.
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
         same = np.isclose(spreads, 0.0)
         return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
