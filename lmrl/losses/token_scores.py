@@ -369,8 +369,8 @@ def _backward_by_states(
     Args:
         ctx: context of `_ScoreAndLogsumexp` or `_ScoreLogsumexpEntropy`.
         grad_score: (N,) gradient of the loss with respect to the scores of the tokens.
-        grad_logsumexp: (S,) with respect to the ``logsumexp`` of each state.
-        grad_entropy: (S,) with respect to its entropy; None in `_ScoreAndLogsumexp`.
+        grad_logsumexp: (S,) gradient with respect to the ``logsumexp`` of each state.
+        grad_entropy: (S,) gradient with respect to its entropy; None in `_ScoreAndLogsumexp`.
     """
     hidden, weight, bias, state, token, invalid, score, logsumexp, entropy = ctx.saved_tensors
     cap: float | None = ctx.cap

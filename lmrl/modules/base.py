@@ -161,7 +161,7 @@ class LanguageModule(L.LightningModule):
         backend_of(compile)  # so that an unknown one is refused now
         self.reporter = LossReporter(self.name)
         self.made_with = {}
-        self._random_state: dict[str, Tensor] | None = None  # of a checkpoint, until the run goes on
+        self._random_state: dict[str, Tensor] | None = None  # state in a checkpoint, until the run resumes
 
     @abstractmethod
     def losses(self, batch: TokenBatch) -> NamedTuple:
@@ -295,7 +295,7 @@ class LanguageModule(L.LightningModule):
         if stage == "fit":
             check_vocabulary(self)
             self.made_with = self._training_facts(data)
-            self._stop_waits = False  # of an earlier training
+            self._stop_waits = False  # forget the stop of an earlier training
             check_start(self)
             # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
             self.train()
