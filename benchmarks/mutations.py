@@ -112,7 +112,7 @@ MUTATIONS = (
     ),
     Mutation(
         "HGPO", "mask", "levels at which a turn is alone count",
-        "modules/hgpo.py", "members[one] > 1", "members[one] > 0",
+        "modules/hgpo.py", "sizes[key] > 1", "sizes[key] > 0",
         (BY_HISTORY, WORKED_HGPO),
     ),
     Mutation(

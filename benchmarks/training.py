@@ -145,7 +145,7 @@ def sides(size: Size) -> Iterator[tuple[str, Side]]:
 def plain_flops(model: Any, data: TokenBatch) -> int:
     """Return the FLOPs of a step of a language model whose loss is on all tokens."""
     everywhere = data.input_ids.flatten()
-    return lm_cost(model).of(data._replace(row=everywhere))
+    return lm_cost(model).of_batch(data._replace(row=everywhere))
 
 
 def _plain(key: str, data: TokenBatch, size: Size, backend: bool | str) -> Side:
@@ -172,7 +172,7 @@ def _ours(kind: type[LanguageModule], key: str, data: TokenBatch, size: Size, ba
         return module
 
     tokens = size.rows * size.length
-    return Side(key, lambda: ours(built(), data, size), tokens, lambda: built().step_cost().of(data), asked)
+    return Side(key, lambda: ours(built(), data, size), tokens, lambda: built().step_cost().of_batch(data), asked)
 
 
 def _in_tf32(block: Callable[[], Timing]) -> Callable[[], Timing]:

@@ -100,7 +100,7 @@ class ComputeBudget(Callback):
         self._add_rounds()
         if self._step_is_over:
             self._last_step_operations = 0.0
-        operations = sum(self._step_cost.of(part) for part in parts_of(batch))
+        operations = sum(self._step_cost.of_batch(part) for part in parts_of(batch))
         self._last_step_operations += self._over_processes(trainer, operations)
         self._step_is_over = is_between_steps(trainer)
         if not self._step_is_over:
@@ -149,7 +149,7 @@ class ComputeBudget(Callback):
         """Add the rounds that were played since the last time. Each process has all of their episodes."""
         if not isinstance(self._data, OnlineDataModule) or self._data.collected == self._seen:
             return
-        new = Amounts(*(now - then for now, then in zip(self._data.collected, self._seen, strict=True)))
+        new = self._data.collected.minus(self._seen)
         self._seen = self._data.collected
         played = float(self._round_cost.of_amounts(new))
         self.spent += played

@@ -33,7 +33,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for, special_ids
-from lmrl.tokens.segments import Segment, segments
+from lmrl.tokens.segments import Segment, segments, split_by_length
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 from lmrl.utils.log_lines import LogLines
@@ -578,11 +578,9 @@ def _with_returns(episode_segments: list[Segment], gamma: float | None) -> list[
     # Rewards of later segments count too, so returns are computed over the episode and then cut.
     returns = returns_to_go(np.concatenate([segment.reward for segment in episode_segments]), gamma)
     filled = []
-    start = 0
-    for segment in episode_segments:
-        end = start + len(segment.reward)
-        filled.append(replace(segment, return_to_go=returns[start:end]))
-        start = end
+    lengths = [len(segment.reward) for segment in episode_segments]
+    for segment, segment_returns in zip(episode_segments, split_by_length(returns, lengths), strict=True):
+        filled.append(replace(segment, return_to_go=segment_returns))
     return filled
 
 

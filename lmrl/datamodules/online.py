@@ -249,8 +249,7 @@ class OnlineDataModule(OfflineDataModule):
             episodes = [episode for episode in collected if len(episode) and not episode.aborted]
             segments_by_episode = [list(segments(episode, encoder, window)) for episode in episodes]
             amounts = amounts_of_segments(chain.from_iterable(segments_by_episode))
-            totals = [before + new for before, new in zip(self.collected, amounts, strict=True)]
-            self.collected = Amounts(*totals)
+            self.collected = self.collected.plus(amounts)
             self.collected_rounds += 1
             # 2. Let the algorithm prepare the round: it scores the tokens and attaches advantages to them.
             if learner is not None:

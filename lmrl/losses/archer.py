@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lmrl.losses.awr import advantage_weights
 from lmrl.losses.ilql import expectile_loss
+from lmrl.losses.policy_gradient import turn_index
 from lmrl.losses.returns import td_target
 
 __all__ = ["ArCHerLoss", "TurnValues", "Turns", "archer_loss", "awr_actor_loss", "clipped_actor_loss", "turns_of"]
@@ -71,7 +72,7 @@ def turns_of(turn_end: Tensor) -> Turns:
     last = turn_end.nonzero().squeeze(-1)
     # An action begins behind the end of the one before it.
     first = torch.cat([last.new_zeros(1), last + 1])[:-1]
-    return Turns(first, last, turn_end.cumsum(0) - turn_end.long())
+    return Turns(first, last, turn_index(turn_end))
 
 
 def awr_actor_loss(
@@ -80,11 +81,11 @@ def awr_actor_loss(
     """``-sum_t w_t log pi(a_t | o_t) / N`` with ``w = min(exp(A / temperature), max_weight)``.
 
     Args:
-        logprob: (N,) of the action tokens.
+        logprob: (N,) log-probability of each action token.
         turns: T actions.
         advantage: (T,).
         temperature: how much better an action must be to count e times as much.
-        max_weight: of an action.
+        max_weight: upper limit of an action's weight.
 
     Returns:
         () the loss, and (T,) the weights.
@@ -101,8 +102,8 @@ def clipped_actor_loss(
     Its gradient at rho = 1 is the policy gradient, ``-A sum_k grad log pi(u_k)``.
 
     Args:
-        logprob: (N,) of the action tokens now.
-        old_logprob: (N,) when they were sampled.
+        logprob: (N,) log-probability of each action token under the actor.
+        old_logprob: (N,) log-probability of each action token when it was sampled.
         turns: T actions.
         advantage: (T,).
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip].
@@ -139,16 +140,17 @@ def archer_loss(
     implicit Q-learning (Kostrikov et al. 2022) at the level of utterances.
 
     Args:
-        values: of the T actions.
-        reward: (N,) of the tokens; an action's is their sum.
+        values: the critic's outputs for the T actions.
+        reward: (N,) reward of each token; an action's is their sum.
         terminated: (N,) bool; the value beyond an action is zero where it is so of its last token.
         turns: the actions.
-        logprob: (N,) of the action tokens under the actor.
-        old_logprob: (N,) when they were sampled: then the actor's loss is `clipped_actor_loss`, else `awr_actor_loss`.
+        logprob: (N,) log-probability of each action token under the actor.
+        old_logprob: (N,) log-probability of each action token when it was sampled: then the actor's loss is
+            `clipped_actor_loss`, else `awr_actor_loss`.
         gamma: discount per action.
         expectile: in [0.5, 1); how optimistic V is about Q.
-        temperature: of the weights.
-        max_weight: of an action.
+        temperature: see `awr_actor_loss`.
+        max_weight: upper limit of an action's weight.
         clip: see `clipped_actor_loss`.
         train_actor: else its loss is part of the result with weight zero.
     """

@@ -43,10 +43,10 @@ def awr_loss(
     Args:
         nll: (N,) negative log-likelihood of each action token.
         value: (N,) V of the states in which they were chosen.
-        target: (N,) what V is to be: discounted return from each action token to the end of its episode, or the reward
+        target: (N,) target of V: discounted return from each action token to the end of its episode, or the reward
             and the discounted V of where the policy acts next.
         temperature: how much better an action must be to count e times as much.
-        max_weight: of a token.
+        max_weight: upper limit of a token's weight.
         expectile: in [0.5, 1); how optimistic V is.
     """
     count = max(1, nll.numel())

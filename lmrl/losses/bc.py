@@ -32,7 +32,7 @@ def bc_loss(
     """Mean negative log-likelihood of the action tokens, plus a weight times that of the observation tokens.
 
     Args:
-        logits: (S, vocabulary) at the distinct states.
+        logits: (S, vocabulary) logits at the distinct states.
         state: (N,) index of the state of each action token.
         token: (N,) its id.
         observation_state: (M,) the same for the observation tokens; None leaves them out.

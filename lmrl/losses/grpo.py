@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, kl_penalty, policy_loss_terms
+from lmrl.losses.policy_gradient import PolicyLoss, TokenLogprobs, clipped_or_truncated_loss, kl_penalty
 
 __all__ = ["GROUP_ADVANTAGES", "GRPOColumns", "group_advantages", "group_spreads", "grpo_loss"]
 
@@ -72,9 +72,9 @@ class GRPOColumns(NamedTuple):
     """The columns of a rollout that `grpo_loss` reads, (N,) float32 each."""
 
     logprob: Tensor
-    """Under the very distribution that they were sampled from."""
+    """Log-probability of the token when it was sampled, or when the round was read again."""
     ref_logprob: Tensor
-    """Under the reference model."""
+    """Log-probability of the token under the reference model."""
     advantage: Tensor
     weight: Tensor
     """See `lmrl.losses.loss_weights`."""
@@ -94,23 +94,24 @@ def grpo_loss(
     turn_end: Tensor | None = None,
     importance_cap: float | None = None,
 ) -> PolicyLoss:
-    """`policy_loss_terms` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
+    """`clipped_or_truncated_loss` plus ``kl_weight`` times `kl_penalty`, minus ``entropy_weight`` times the entropy.
 
     This is the negative of the objective of Shao et al. 2024, equation 3, averaged as `loss_weights` says.
 
     Args:
-        now: of the policy that is being trained.
-        old: from the time of sampling.
+        now: log-probabilities and entropies under the policy that is being trained.
+        old: columns of the rollout, from before the policy learns from it.
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
         clip_high: upper clipping range; None: equal to `clip`.
-        kl_weight: of the KL penalty; 0 where it is part of the rewards; None: there is none, and it is not computed.
+        kl_weight: weight of the KL penalty; 0 only logs it, for a penalty that is part of the rewards; None: it is not
+            computed.
         kl_loss_type: see `kl_penalty`.
         entropy_weight: weight of the entropy bonus.
         turn_end: (N,) bool, the last token of each action: ratios are those of whole actions; None: of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
     count = max(1, old.advantage.numel())
-    terms = policy_loss_terms(
+    terms = clipped_or_truncated_loss(
         now,
         old.logprob,
         old.advantage,

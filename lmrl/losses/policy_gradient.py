@@ -20,25 +20,27 @@ from lmrl.losses.token_scores import Scores
 __all__ = [
     "KL_ESTIMATORS",
     "LOSS_AGG_MODES",
+    "BeyondClip",
     "KLController",
     "PPOColumns",
     "PolicyLoss",
     "TokenLogprobs",
+    "beyond_clip",
+    "clipped_or_truncated_loss",
     "clipped_policy_loss",
     "explained_variance",
     "first_of_turn",
     "gae",
     "importance_weights",
-    "is_beyond_clip",
     "k3",
     "kl_penalty",
     "lambda_by_turn",
     "loss_weights",
-    "policy_loss_terms",
     "ppo_loss",
     "sum_over_turn",
     "token_logprobs",
     "truncated_policy_loss",
+    "turn_index",
     "whiten",
     "with_kl_penalty",
 ]
@@ -61,9 +63,9 @@ def with_kl_penalty(
     """``r_k - kl_weight * (log pi(u_k) - log pi_ref(u_k))``, per action token (Ziegler et al. 2019, equation 2).
 
     Args:
-        rewards: (T,) of the environment.
-        logprob: (T,) under the policy that sampled.
-        ref_logprob: (T,) under the frozen reference model.
+        rewards: (T,) rewards of the environment.
+        logprob: (T,) log-probability of each token under the policy that sampled it.
+        ref_logprob: (T,) the same under the frozen reference model.
         kl_weight: KL penalty coefficient.
     """
     log_ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(ref_logprob, dtype=np.float64)
@@ -73,17 +75,18 @@ def with_kl_penalty(
 def gae(
     rewards: ArrayLike, values: ArrayLike, end_value: float, gamma: float, gae_lambda: ArrayLike
 ) -> NDArray[np.float64]:
-    """Generalised advantage estimates over the action tokens of one episode (Schulman et al. 2016, equation 16).
+    """Generalised advantage estimates over the steps of one episode (Schulman et al. 2016, equation 16).
 
-    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda_k * A_{k+1}``. The text of the
-    environment between two turns is no step: the state after a turn's last token is that of the next turn's first.
+    ``delta_k = r_k + gamma * V_{k+1} - V_k`` and ``A_k = delta_k + gamma * lambda_k * A_{k+1}``. A step is an action
+    token or a turn. The text of the environment between two turns is no step: the state after a turn's last token is
+    that of the next turn's first.
 
     Args:
-        rewards: (T,) one per action token.
-        values: (T,) V of the states in which the tokens were chosen.
+        rewards: (T,) one per step.
+        values: (T,) V of the states in which the steps were chosen.
         end_value: V of the state after the last observation; 0 if the rules ended the episode.
-        gamma: discount per action token.
-        gae_lambda: 0 trusts V after one token, 1 trusts the rewards alone; one number, or (T,) one per token. With
+        gamma: discount per step.
+        gae_lambda: 0 trusts V after one step, 1 trusts the rewards alone; one number, or (T,) one per step. With
             `lambda_by_turn` each is 1 within a turn.
 
     Returns:
@@ -110,7 +113,7 @@ def lambda_by_turn(turn_lengths: ArrayLike, gae_lambda: float) -> NDArray[np.flo
 
     Args:
         turn_lengths: number of tokens of each action.
-        gae_lambda: from turn to turn.
+        gae_lambda: lambda from turn to turn.
     """
     lengths = np.asarray(turn_lengths, dtype=np.int64)
     lambdas = np.ones(int(lengths.sum()))
@@ -187,10 +190,11 @@ def importance_weights(
     ``vllm_importance_sampling_mode="token_truncate"``, and the cap its ``vllm_importance_sampling_clip_max``.
 
     Args:
-        logprob: (N,) of the tokens under the policy that is trained, when they were drawn.
-        sampler_logprob: (N,) as the sampler reported it.
+        logprob: (N,) log-probability of each token under the policy that is trained, before it learns from the round.
+        sampler_logprob: (N,) the same as the sampler reported it.
         cap: the largest weight; the variance of the loss stays bounded, at the price of a bias.
-        lengths: of the actions, where ratios are those of whole actions: tokens of an action share one weight.
+        lengths: number of tokens of each action: ratios are those of whole actions, whose tokens share one weight;
+            None: ratios of tokens.
     """
     log_ratio = np.asarray(logprob, dtype=np.float64) - np.asarray(sampler_logprob, dtype=np.float64)
     if lengths is not None and len(log_ratio):
@@ -202,22 +206,28 @@ def importance_weights(
     return weights
 
 
-def is_beyond_clip(ratio: Array, advantage: Array, clip: float, clip_high: float | None = None) -> tuple[Any, Any]:
-    """Where ratios have already moved out of the clip range in the direction of the advantage.
+class BeyondClip(NamedTuple):
+    """The tokens whose ratio has already left the clip range in the direction of the advantage, (N,) bool each."""
+
+    low: Any
+    """Below the range, with an advantage below 0."""
+    high: Any
+    """Above the range, with an advantage above 0."""
+
+
+def beyond_clip(ratio: Array, advantage: Array, clip: float, clip_high: float | None = None) -> BeyondClip:
+    """Find the tokens whose ratio has already left the clip range in the direction of the advantage.
 
     Args:
-        ratio: (N,) of the present policy to the one that sampled.
+        ratio: (N,) ratio of the present policy's probability to that of the policy that sampled.
         advantage: (N,).
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
         clip_high: upper clipping range; None: equal to `clip`.
-
-    Returns:
-        Two (N,) of bool: below the range with an advantage below 0, and above the range with one above 0.
     """
-    high = clip if clip_high is None else clip_high
-    is_low = (ratio < 1.0 - clip) & (advantage < 0.0)
-    is_high = (ratio > 1.0 + high) & (advantage > 0.0)
-    return is_low, is_high
+    upper = clip if clip_high is None else clip_high
+    low = (ratio < 1.0 - clip) & (advantage < 0.0)
+    high = (ratio > 1.0 + upper) & (advantage > 0.0)
+    return BeyondClip(low, high)
 
 
 # -- the policy as it is now -----------------------------------------------------------------------------------------
@@ -235,9 +245,9 @@ def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor
     """Log-probabilities and entropies at temperature 1 among the tokens that can be sampled.
 
     Args:
-        logits: (S, vocabulary) at the distinct states.
+        logits: (S, vocabulary) logits at the distinct states.
         state: (N,) index of the state of each action token.
-        token: (N,) its id.
+        token: (N,) id of each action token.
         invalid: (vocabulary,) bool, ids that are never sampled.
     """
     if not isinstance(logits, Tensor):
@@ -251,8 +261,12 @@ def token_logprobs(logits: Scores, state: Tensor, token: Tensor, invalid: Tensor
     return TokenLogprobs(chosen, entropy.index_select(0, state))
 
 
-def _turn_index(turn_end: Tensor) -> Tensor:
-    """(N,) index of the turn of each token; tokens of an action are neighbours."""
+def turn_index(turn_end: Tensor) -> Tensor:
+    """(N,) index of the action that each token is part of, without waiting for the GPU.
+
+    Args:
+        turn_end: (N,) bool, the last token of each action; tokens of an action are neighbours.
+    """
     ends = turn_end.long()
     return ends.cumsum(0) - ends
 
@@ -264,14 +278,14 @@ def sum_over_turn(values: Tensor, turn_end: Tensor) -> Tensor:
         values: (N,).
         turn_end: (N,) bool, the last token of each action.
     """
-    turn = _turn_index(turn_end)
+    turn = turn_index(turn_end)
     return torch.zeros_like(values).index_add(0, turn, values).index_select(0, turn)
 
 
 def first_of_turn(values: Tensor, turn_end: Tensor) -> Tensor:
     """(N,) for each token the entry of the first token of its action; for arguments see `sum_over_turn`."""
     first = torch.cat([turn_end.new_ones(1), turn_end[:-1]])[: len(turn_end)]
-    return values[first.nonzero().squeeze(-1)].index_select(0, _turn_index(turn_end))
+    return values[first.nonzero().squeeze(-1)].index_select(0, turn_index(turn_end))
 
 
 # -- the losses of a minibatch ---------------------------------------------------------------------------------------
@@ -285,7 +299,7 @@ class PolicyLoss(NamedTuple):
     value_loss: Tensor | None
     """PPO's loss of V; None without a critic."""
     kl_loss: Tensor | None
-    """GRPO's KL penalty; None where the penalty is part of the rewards alone."""
+    """GRPO's estimate of the KL to the reference model, before `kl_weight`; None for PPO, and without a penalty."""
     entropy: Tensor
     approx_kl: Tensor
     """``mean(ratio - 1 - log ratio)`` of tokens: how far the policy has moved since the round was collected."""
@@ -299,26 +313,24 @@ class PolicyLoss(NamedTuple):
     """The ratio that is farthest from 1: in the first minibatch of a round all are 1."""
 
 
-def _policy_terms(
+def _mean_over_tokens(
     loss: Tensor,
     now: TokenLogprobs,
     token_log_ratio: Tensor,
     ratio: Tensor,
     *,
     is_clipped: Tensor,
-    is_low: Tensor,
-    is_high: Tensor,
+    beyond: BeyondClip,
 ) -> PolicyLoss:
     """Average a policy loss and what is logged with it over the action tokens.
 
     Args:
-        loss: (N,) of each token.
-        now: of the policy that is being trained.
+        loss: (N,) loss of each token.
+        now: log-probabilities and entropies under the policy that is being trained.
         token_log_ratio: (N,) logarithm of the ratio of each token to the policy that sampled it.
         ratio: (N,) the ratio that is clipped, of the token or of its action.
         is_clipped: (N,) bool, see `PolicyLoss.clipfrac`.
-        is_low: (N,) bool, see `PolicyLoss.clip_ratio_low`.
-        is_high: (N,) bool, see `PolicyLoss.clip_ratio_high`.
+        beyond: the tokens of `PolicyLoss.clip_ratio_low` and `PolicyLoss.clip_ratio_high`.
     """
     count = max(1, loss.numel())
     mean_loss = loss.sum() / count
@@ -334,8 +346,8 @@ def _policy_terms(
             entropy=entropy,
             approx_kl=(token_log_ratio.exp() - 1.0 - token_log_ratio).sum() / count,
             clipfrac=is_clipped.sum() / count,
-            clip_ratio_low=is_low.sum() / count,
-            clip_ratio_high=is_high.sum() / count,
+            clip_ratio_low=beyond.low.sum() / count,
+            clip_ratio_high=beyond.high.sum() / count,
             ratio=farthest,
         )
 
@@ -356,8 +368,8 @@ def clipped_policy_loss(
     It is the negative of Schulman et al. 2017, equation 7.
 
     Args:
-        now: of the policy that is being trained.
-        old_logprob: (N,) from the time of sampling.
+        now: log-probabilities and entropies under the policy that is being trained.
+        old_logprob: (N,) log-probability of each token when it was sampled.
         advantage: (N,).
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
         clip_high: upper clipping range; None: equal to `clip` (Yu et al. 2025, DAPO).
@@ -378,8 +390,8 @@ def clipped_policy_loss(
         loss = loss * importance
 
     is_clipped = (ratio < 1.0 - clip) | (ratio > 1.0 + high)
-    is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
-    return _policy_terms(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
+    beyond = beyond_clip(ratio, advantage, clip, clip_high)
+    return _mean_over_tokens(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, beyond=beyond)
 
 
 def truncated_policy_loss(
@@ -404,8 +416,8 @@ def truncated_policy_loss(
     would push the same tokens again before a round shows the effect, and the policy would diverge.
 
     Args:
-        now: of the policy that is being trained.
-        old_logprob: (N,) under the policy ``mu`` that sampled.
+        now: log-probabilities and entropies under the policy that is being trained.
+        old_logprob: (N,) log-probability of each token under the policy ``mu`` that sampled it.
         advantage: (N,).
         cap: the largest weight.
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
@@ -420,19 +432,20 @@ def truncated_policy_loss(
     token_log_ratio = now.logprob - old_logprob
     log_ratio = token_log_ratio if turn_end is None else sum_over_turn(token_log_ratio, turn_end)
     ratio = log_ratio.detach().exp()
-    is_low, is_high = is_beyond_clip(ratio, advantage, clip, clip_high)
-    importance = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~(is_low | is_high)
-    # One, with the gradient of log pi(u).
-    one = (log_ratio - log_ratio.detach()).exp()
-    loss = -advantage * importance * one
+    beyond = beyond_clip(ratio, advantage, clip, clip_high)
+    is_dropped = beyond.low | beyond.high
+    importance = log_ratio.detach().clamp(max=math.log(cap)).exp() * ~is_dropped
+    # Equals 1 and has the gradient of log_ratio, that is of log pi(u).
+    unit_with_gradient = (log_ratio - log_ratio.detach()).exp()
+    loss = -advantage * importance * unit_with_gradient
     if weight is not None:
         loss = loss * weight
 
-    is_clipped = is_low | is_high | (ratio > cap)
-    return _policy_terms(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, is_low=is_low, is_high=is_high)
+    is_clipped = is_dropped | (ratio > cap)
+    return _mean_over_tokens(loss, now, token_log_ratio, ratio, is_clipped=is_clipped, beyond=beyond)
 
 
-def policy_loss_terms(
+def clipped_or_truncated_loss(
     now: TokenLogprobs,
     old_logprob: Tensor,
     advantage: Tensor,
@@ -444,7 +457,7 @@ def policy_loss_terms(
     importance: Tensor | None,
     importance_cap: float | None,
 ) -> PolicyLoss:
-    """Return the terms of `clipped_policy_loss`, or with an ``importance_cap`` those of `truncated_policy_loss`.
+    """Return `clipped_policy_loss`, or with an ``importance_cap`` `truncated_policy_loss`.
 
     Args:
         now: see `clipped_policy_loss`, as for the arguments that follow.
@@ -484,11 +497,11 @@ class PPOColumns(NamedTuple):
     """The columns of a rollout that `ppo_loss` reads, (N,) float32 each."""
 
     logprob: Tensor
-    """Under the very distribution that they were sampled from."""
+    """Log-probability of the token when it was sampled, or when the round was read again."""
     value: Tensor
-    """V of the states in which they were chosen, or in which their action began."""
+    """V of the state in which the token was chosen, or in which its action began."""
     advantage: Tensor
-    """Whitened over the round."""
+    """Advantage, whitened over the round."""
     target: Tensor
     """The target of V: advantage before whitening, plus value."""
     weight: Tensor | None = None
@@ -516,9 +529,9 @@ def ppo_loss(
     R)^2, (clip(V, V_old - value_clip, V_old + value_clip) - R)^2)``.
 
     Args:
-        now: of the policy that is being trained.
-        value: (N,) its V; None: the critic learns elsewhere, and there is no value loss.
-        old: from the time of sampling.
+        now: log-probabilities and entropies under the policy that is being trained.
+        value: (N,) V of that policy's critic; None: the critic learns elsewhere, and there is no value loss.
+        old: columns of the rollout, from before the policy learns from it.
         clip: clipping range epsilon: ratios are clipped to [1 - clip, 1 + clip_high].
         value_clip: clipping range of V around its value at collection time; None does not clip.
         value_weight: weight of the value loss.
@@ -528,7 +541,7 @@ def ppo_loss(
             state in which an action begins; None: ratios and values of tokens.
         importance_cap: take `truncated_policy_loss` with this cap in place of the clipped loss.
     """
-    terms = policy_loss_terms(
+    terms = clipped_or_truncated_loss(
         now,
         old.logprob,
         old.advantage,
@@ -581,8 +594,8 @@ def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kind: str) -> Tensor:
     k1 belongs into rewards.
 
     Args:
-        logprob: (N,) of the policy that is being trained.
-        ref_logprob: (N,) of the reference model.
+        logprob: (N,) log-probability of each token under the policy that is being trained.
+        ref_logprob: (N,) the same under the reference model.
         kind: one of `KL_ESTIMATORS`.
     """
     log_ratio = logprob - ref_logprob
@@ -602,7 +615,7 @@ class KLController:
     target: float | None = None
     """The mean KL per action token to reach; None keeps the coefficient."""
     horizon: float | None = None
-    """In so many samples the coefficient changes by 22 % at most."""
+    """Number of episodes over which the coefficient rises by at most 22 % (a factor of e^0.2) or falls by 20 %."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", kl_target=self.target, kl_horizon=self.horizon)

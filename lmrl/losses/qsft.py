@@ -23,7 +23,7 @@ __all__ = [
     "token_nll",
 ]
 
-_MAX_TABLE_SCORES = 2**24  # of a table of all words that is made at once
+_MAX_TABLE_SCORES = 2**24  # scores of all words that are computed at once
 
 
 class QSFTLoss(NamedTuple):
@@ -55,7 +55,7 @@ def mask_scores(scores: Scores, invalid: Tensor) -> Scores:
         scores = scores.table(slice(None))
     if isinstance(scores, Tensor):
         return scores.masked_fill(invalid, -torch.inf)
-    # Of factors the bias is masked, so that no table is made.
+    # With the factors of a table, mask the bias alone, so that no table is made.
     bias = scores.weight.new_zeros(len(invalid)) if scores.bias is None else scores.bias
     return scores._replace(bias=bias.masked_fill(invalid, -torch.inf))
 
@@ -82,7 +82,7 @@ def probability_ratio(scores: Tensor, base: Tensor, support: float) -> Tensor:
 
 @torch.no_grad()
 def best_ratio(scores: Scores, base: Scores, support: float) -> Tensor:
-    """(S,) ``max_a Q'(a)`` over the support; of a large vocabulary some states at a time.
+    """(S,) ``max_a Q'(a)`` over the support; for a large vocabulary it is computed for some states at a time.
 
     Args:
         scores: (S, vocabulary) logits of p, masked by `mask_scores`.
@@ -150,7 +150,7 @@ def token_nll(scores: Scores, state: Tensor, token: Tensor, invalid: Tensor) -> 
     taken = gather_token_scores(mask_scores(scores, invalid), state, token)
     valid = ~invalid
     count = valid.sum()  # K
-    # (S,) the sum of all valid logits. Of factors no table is made: it is a product with the sum of the weights.
+    # (S,) the sum of all valid logits. With the factors of a table, it is a product with the sum of the weights.
     if isinstance(scores, Tensor):
         total = scores.float().masked_fill(invalid, 0.0).sum(-1)
     else:
@@ -170,9 +170,9 @@ def qsft_loss(
     sum over b != a of pi(b) (1 - W(b)) / (K - 1)``: the second term is what the spread adds.
 
     Args:
-        p: of the model that learns.
+        p: negative log-likelihoods under the model that learns.
         base_nll: (N,) ``-log pi_beta`` of the tokens.
-        weight: (N,) from `qsft_weight`.
+        weight: (N,) weights w from `qsft_weight`, not clipped.
         low: () lowest return.
         high: () highest return.
         bc_weight: weight of ``-log pi_beta``, which is added.

@@ -1,9 +1,10 @@
 """From hidden states to scores of the N action tokens, without keeping the scores of a whole vocabulary.
 
 A float32 table of 1,000 states by 50,000 words takes 200 MB, and plain autograd keeps several of them for each head.
-Here the memory of a piece is all there is, whatever the vocabulary (the idea of Wijmans et al. 2024, "Cut Your Losses
-in Large-Vocabulary Language Models", without its kernels). On a CPU a piece is some words of all states and stays in
-the cache. On other devices it is all words of some states: there one kernel normalises a row of scores.
+Here scores are computed piece by piece, so memory is that of one piece for any vocabulary (the idea of Wijmans et al.
+2024, "Cut Your Losses in Large-Vocabulary Language Models", without its kernels). On a CPU a piece holds some words
+(entries of the vocabulary) for all states, and stays in the cache. On a GPU it holds all words for some states, because
+one kernel normalises a row of scores.
 """
 
 import warnings
@@ -34,7 +35,7 @@ _MAX_TABLE_SCORES = 2**24  # tables of up to this many scores are made at once: 
 _WORD_PIECE_SCORES = 2**19  # scores in a piece of words; they should stay in the cache of a CPU
 _MIN_PIECE_WORDS = 256  # words in a piece at least: a thinner matrix product is slow
 _WORD_ALIGNMENT = 64  # the number of words is padded to a multiple of this
-_STATE_PIECE_BYTES = 2**30  # of all tables of a piece of states: less would add the gradient of the weight more often
+_STATE_PIECE_BYTES = 2**30  # bytes of all tables of a piece of states; each piece adds to the gradient of the weight
 _ROW_PIECE_SCORES = 2**22  # scores that `RowScores` computes at once; it holds a handful of such tables
 
 
@@ -97,7 +98,7 @@ class LinearScores(NamedTuple):
 
 
 def _float32_product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer of 16 bit whose result is not rounded to 16 bit, as `_table` is not."""
+    """A linear layer of 16 bit whose result stays float32, as the scores of a policy in `_scores_of_states` do."""
     precision = _precision(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
         exact_bias = None if bias is None else bias.to(precision).float()
@@ -191,7 +192,7 @@ def linear_scores(
         weight: (vocabulary, width).
         bias: (vocabulary,).
         scale: factor of the scores.
-        cap: of the scaled scores; see `soft_cap`.
+        cap: limit of the scaled scores; see `soft_cap`.
     """
     if hidden.shape[0] * weight.shape[0] <= _MAX_TABLE_SCORES:
         # Policies whose weights have 16 bit play with rounded scores on a CPU, so the losses have those.
@@ -209,13 +210,14 @@ def linear_scores(
     return LinearScores(hidden, weight, bias, cap)
 
 
-def _pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
+def _word_pieces(hidden: Tensor, weight: Tensor, tables: int = 1) -> Iterator[slice]:
     """Slices of the vocabulary, narrower where several tables of a piece are held at once."""
     step = max(_MIN_PIECE_WORDS, _WORD_PIECE_SCORES // tables // max(1, hidden.shape[0]))
     return (slice(first, first + step) for first in range(0, weight.shape[0], step))
 
 
-def _scores(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice, cap: float | None) -> Tensor:
+def _scores_of_words(hidden: Tensor, weight: Tensor, bias: Tensor | None, words: slice, cap: float | None) -> Tensor:
+    """(S, words) float32 scores of some words in all states: a piece on a CPU."""
     scores = linear(hidden, weight[words], None if bias is None else bias[words]).float()
     return soft_cap(scores, cap)
 
@@ -226,7 +228,7 @@ def _soft_cap_derivative(capped: Tensor, cap: float) -> Tensor:
 
 
 def _by_states(device: torch.device) -> bool:
-    """Whether pieces are states with all their words, rather than words of all states."""
+    """Whether a piece holds all words for some states, rather than some words for all states."""
     return device.type != "cpu"
 
 
@@ -243,13 +245,14 @@ def _aligned(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
     return pad(weight, (0, 0, 0, more)), None if bias is None else pad(bias, (0, more))
 
 
-def _table(
+def _scores_of_states(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, vocabulary: int, invalid: Tensor | None, cap: float | None
 ) -> Tensor:
-    """Scores of states for all words; ``-inf`` for those that are never sampled or were added by `_aligned`.
+    """(states, words) scores of all words in some states: a piece on a GPU.
 
-    Those of a policy (`invalid` is given) are float32 whatever is multiplied. Ratios of probabilities compare them with
-    those of play, and in bfloat16 a score of 16 is rounded by up to .06.
+    Words that are never sampled, or were added by `_aligned`, have ``-inf``. Scores of a policy (`invalid` is given)
+    are float32 whatever is multiplied. Ratios of probabilities compare them with those of play, and in bfloat16 a score
+    of 16 is rounded by up to .06.
     """
     if invalid is None:
         scores = linear(hidden, weight, bias)
@@ -347,7 +350,7 @@ def _forward_by_states(
     vocabulary = weight.shape[0]
     weight, bias = _aligned(weight, bias)
     for rows in _state_pieces(hidden, weight):
-        scores = _table(hidden[rows], weight, bias, vocabulary, invalid, cap)
+        scores = _scores_of_states(hidden[rows], weight, bias, vocabulary, invalid, cap)
         row = state - rows.start
         inside = (row >= 0) & (row < scores.shape[0])
         score = torch.where(inside, scores[row.clamp(0, scores.shape[0] - 1), token].float(), score)
@@ -364,10 +367,10 @@ def _backward_by_states(
     """Return the gradients of hidden vectors, weight and bias of `_forward_by_states`.
 
     Args:
-        ctx: of `_ScoreAndLogsumexp` or `_ScoreLogsumexpEntropy`.
+        ctx: context of `_ScoreAndLogsumexp` or `_ScoreLogsumexpEntropy`.
         grad_score: (N,) gradient of the loss with respect to the scores of the tokens.
-        grad_logsumexp: (S,) with respect to the ``logsumexp`` of each state.
-        grad_entropy: (S,) with respect to its entropy; None in `_ScoreAndLogsumexp`.
+        grad_logsumexp: (S,) gradient with respect to the ``logsumexp`` of each state.
+        grad_entropy: (S,) gradient with respect to its entropy; None in `_ScoreAndLogsumexp`.
     """
     hidden, weight, bias, state, token, invalid, score, logsumexp, entropy = ctx.saved_tensors
     cap: float | None = ctx.cap
@@ -379,12 +382,14 @@ def _backward_by_states(
     grad_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
         grad_bias = torch.zeros_like(bias, dtype=torch.float32)
-    # One factor for a whole row of the softmax is cheaper on the narrow sides of both products.
+    # Without entropy, grad_scores = softmax * grad_logsumexp[:, None]. Apply that (S,) factor to hidden and
+    # grad_hidden, which have `width` columns, and not to the table, which has one column per word. With entropy,
+    # `_grad_scores` already contains it, and the factor is 1.
     row_factor = grad_logsumexp if grad_entropy is None else torch.ones_like(grad_logsumexp)
     rounded_factor = row_factor.to(hidden.dtype)
     scaled_hidden = hidden * rounded_factor[:, None]
     for rows in _state_pieces(hidden, weight):
-        scores = _table(hidden[rows], weight, bias, vocabulary, invalid, cap)
+        scores = _scores_of_states(hidden[rows], weight, bias, vocabulary, invalid, cap)
         if grad_entropy is None:
             grad_scores = _softmax(scores, logsumexp[rows])
         else:
@@ -414,8 +419,8 @@ def _update_scores(score: Tensor, scores: Tensor, words: slice, state: Tensor, t
     """Return the (N,) scores of the tokens, with those filled in whose words are in this piece.
 
     Args:
-        score: (N,) as known so far.
-        scores: (S, words) of all states.
+        score: (N,) scores of the tokens that are known so far.
+        scores: (S, words) scores of the piece, in all states.
         words: the words of the piece.
         state: (N,) index of the state of each token.
         token: (N,) its id.
@@ -444,8 +449,8 @@ class _ScoreAndLogsumexp(torch.autograd.Function):
             else:
                 logsumexp = hidden.new_full(hidden.shape[:1], -torch.inf, dtype=torch.float32)
                 score = hidden.new_zeros(token.shape, dtype=torch.float32)
-                for words in _pieces(hidden, weight):
-                    scores = _scores(hidden, weight, bias, words, cap)
+                for words in _word_pieces(hidden, weight):
+                    scores = _scores_of_words(hidden, weight, bias, words, cap)
                     score = _update_scores(score, scores, words, state, token)
                     # logsumexp over all words so far.
                     logsumexp = torch.logaddexp(logsumexp, scores.logsumexp(-1))
@@ -464,11 +469,12 @@ class _ScoreAndLogsumexp(torch.autograd.Function):
             grad_hidden = torch.zeros_like(hidden, dtype=torch.float32)
             grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
             grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
+            # As in `_backward_by_states`, the factor grad_logsumexp is applied to hidden and grad_hidden.
             rounded_factor = grad_logsumexp.to(hidden.dtype)
             scaled_hidden = hidden * rounded_factor[:, None]
-            for words in _pieces(hidden, weight):
+            for words in _word_pieces(hidden, weight):
                 # The derivative of logsumexp is the softmax.
-                scores = _scores(hidden, weight, bias, words, cap)
+                scores = _scores_of_words(hidden, weight, bias, words, cap)
                 cap_derivative = None if cap is None else _soft_cap_derivative(scores, cap)
                 grad_scores = scores.sub_(logsumexp[:, None]).exp_()
                 if cap_derivative is not None:
@@ -517,13 +523,14 @@ class _ScoreLogsumexpEntropy(torch.autograd.Function):
                 logsumexp = hidden.new_full(hidden.shape[:1], lowest, dtype=torch.float32)
                 entropy = torch.zeros_like(logsumexp)
                 score = hidden.new_zeros(token.shape, dtype=torch.float32)
-                for words in _pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
+                for words in _word_pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
                     invalid_words = invalid[words]
-                    scores = _scores(hidden, weight, bias, words, cap).masked_fill_(invalid_words, -torch.inf)
+                    scores = _scores_of_words(hidden, weight, bias, words, cap).masked_fill_(invalid_words, -torch.inf)
                     score = _update_scores(score, scores, words, state, token)
                     before = logsumexp
                     logsumexp = torch.logaddexp(before, scores.logsumexp(-1))
-                    # The words of earlier pieces become less likely, by the same factor.
+                    # With Z = exp(logsumexp), p the new softmax, and the sum over the words of this piece:
+                    # H_new = Z_old / Z_new * (H_old + log(Z_new / Z_old)) - sum p log p.
                     earlier_entropy = (before - logsumexp).exp() * (entropy + (logsumexp - before))
                     logprob = scores.sub_(logsumexp[:, None])
                     softmax = logprob.exp()
@@ -545,11 +552,11 @@ class _ScoreLogsumexpEntropy(torch.autograd.Function):
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
         leaf = hidden.detach().requires_grad_()
-        for words in _pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
+        for words in _word_pieces(hidden, weight, _ScoreLogsumexpEntropy._TABLES_AT_ONCE):
             weight_piece = weight[words].detach().requires_grad_(grad_weight is not None)
             bias_piece = None if bias is None else bias[words].detach().requires_grad_(grad_bias is not None)
             with torch.enable_grad(), torch.autocast(hidden.device.type, enabled=False):
-                scores = _scores(leaf, weight_piece, bias_piece, slice(None), ctx.cap)
+                scores = _scores_of_words(leaf, weight_piece, bias_piece, slice(None), ctx.cap)
             invalid_words = invalid[words]
             logprob = (scores.detach() - logsumexp[:, None]).masked_fill_(invalid_words, -torch.inf)
             softmax = logprob.exp()
@@ -559,14 +566,17 @@ class _ScoreLogsumexpEntropy(torch.autograd.Function):
             column = token - words.start
             inside = (column >= 0) & (column < grad_scores.shape[1])
             grad_scores.index_put_((state[inside], column[inside]), grad_score[inside], accumulate=True)
-            leaves = [part for part in (leaf, weight_piece, bias_piece) if part is not None and part.requires_grad]
-            # In the order of the leaves: those that need no gradient are not among them.
-            gradients = iter(torch.autograd.grad(scores, leaves, grad_scores))
-            grad_hidden += next(gradients)
+            leaves = {"hidden": leaf}
             if grad_weight is not None:
-                grad_weight[words] = next(gradients)
+                leaves["weight"] = weight_piece
+            if grad_bias is not None and bias_piece is not None:
+                leaves["bias"] = bias_piece
+            gradients = dict(zip(leaves, torch.autograd.grad(scores, [*leaves.values()], grad_scores), strict=True))
+            grad_hidden += gradients["hidden"]
+            if grad_weight is not None:
+                grad_weight[words] = gradients["weight"]
             if grad_bias is not None:
-                grad_bias[words] = next(gradients)
+                grad_bias[words] = gradients["bias"]
         return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None
 
 

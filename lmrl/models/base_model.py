@@ -85,7 +85,7 @@ def check_adapters(folder: str, base: str) -> None:
     Adapters of other programs do not say what its files were, and take any.
 
     Args:
-        folder: of adapters.
+        folder: folder of adapters.
         base: the model that it names.
 
     Raises:

@@ -24,7 +24,7 @@ class Critic(nn.Module):
     """Shares no parameter with the language model; its trunk begins as a copy of the model's.
 
     Args:
-        model: all of whose parameters learn.
+        model: the language model, all of whose parameters learn.
         q_heads: number of Q heads.
         bias: the value of all states at the start.
     """
@@ -55,7 +55,7 @@ class TurnBaseline(nn.Module):
     """
 
     _MAX_TURNS = 256  # later turns share one mean
-    _EARLIER_WEIGHT = 0.5  # of the earlier rounds together, next to the newest one
+    _EARLIER_WEIGHT = 0.5  # weight of all earlier rounds together; that of the newest one is 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,13 +100,13 @@ class DetachedCritic(nn.Module):
     Its parameters are frozen outside of `fit`, so that other optimizers and DDP leave them alone.
 
     Args:
-        width: of the hidden states.
+        width: width of the hidden states.
         lr: learning rate of AdamW.
-        passes: over the states of a round; 0 leaves the baseline alone.
+        passes: number of passes over the states of a round; 0: V is the baseline alone.
     """
 
     _STATES_PER_STEP = 256
-    _EARLIER_WEIGHT = 0.5  # of the scale of the earlier rounds
+    _EARLIER_WEIGHT = 0.5  # weight of the earlier rounds in the scales
 
     def __init__(self, width: int, lr: float, passes: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class DetachedCritic(nn.Module):
         self._restored: dict[str, Any] | None = None
 
     def residual(self, hidden: Tensor) -> Tensor:
-        """(n,) what V adds to the baseline of the turn, for (n, width) hidden states."""
+        """(n,) residual: V less the baseline of the turn, for (n, width) hidden states."""
         value: Tensor = self.head(self._standardised(hidden)).squeeze(-1)
         return value * self.mean_square.sqrt().float()
 
@@ -137,10 +137,10 @@ class DetachedCritic(nn.Module):
         """Fit the head to a round. All processes call it together.
 
         Args:
-            hidden: (n, width) at the states that this process holds.
-            index: (n,) of these states among all N of the round.
+            hidden: (n, width) hidden states that this process holds.
+            index: (n,) index of each of these states among all N of the round.
             targets: (N,) returns less the baseline of their turn.
-            seed: of the order of the states; the same on all processes.
+            seed: seed of the order of the states; the same on all processes.
         """
         if not self.passes or not len(targets):
             return
@@ -268,7 +268,7 @@ class OwnCritic(DetachedCritic):
     Args:
         model: the policy.
         lr: learning rate of AdamW.
-        passes: over the states of a round; 0 leaves the baseline alone.
+        passes: number of passes over the states of a round; 0: V is the baseline alone.
     """
 
     def __init__(self, model: PreTrainedModel, lr: float, passes: int) -> None:
@@ -292,7 +292,7 @@ class OwnCritic(DetachedCritic):
             read: returns the (m, width) states of the tokens of the batch with this index, with a gradient.
             token_index: for each batch, (m,) index of its tokens among all N of the round.
             targets: (N,) returns less the baseline of their turn.
-            seed: of the order of the batches; the same on all processes.
+            seed: seed of the order of the batches; the same on all processes.
         """
         if not self.passes or not len(targets):
             return

@@ -129,7 +129,7 @@ def weights_held(weights: Mapping[str, Any], where: Path) -> Held:
     """
     sizes: dict[int, int] = {}
     for name, tensor in weights.items():
-        if str(name).endswith("_extra_state"):  # of torch, and anything
+        if str(name).endswith("_extra_state"):  # torch puts it there, and it may be anything
             continue
         if not isinstance(tensor, Tensor):
             raise UserError(f"{where} is damaged: its weight {name!r:.80} is no tensor")
@@ -177,7 +177,7 @@ def limited_weights(held: Held, where: str | Path) -> Iterator[None]:
     The limits leave room for tied weights, which a model has twice until they are tied, and for copies that learn.
 
     Args:
-        held: by the file.
+        held: what the file holds.
         where: its name, for the message.
 
     Raises:

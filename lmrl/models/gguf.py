@@ -189,9 +189,9 @@ def gguf_model(file: str, config: PreTrainedConfig, dtype: torch.dtype) -> PreTr
     """Return a plain model, one that can be trained and saved, with the weights of a file.
 
     Args:
-        file: with a causal language model.
-        config: from `gguf_config`.
-        dtype: of the weights.
+        file: file with a causal language model.
+        config: configuration from `gguf_config`.
+        dtype: data type of the weights.
 
     Raises:
         UserError: the file is damaged or of another kind, lacks weights, or holds some that `transformers` leaves out;

@@ -46,9 +46,9 @@ class ValueHead(nn.Module):
         """Scores of N tokens; see `lmrl.losses.gather_token_scores`.
 
         Args:
-            hidden: (S, width) at the distinct states.
+            hidden: (S, width) hidden vectors at the distinct states.
             state: (N,) index of the state of each token.
-            token: (N,) which of the ``out`` numbers.
+            token: (N,) index among the ``out`` numbers.
         """
         with torch.autocast(hidden.device.type, enabled=False):
             return gather_token_scores(self._scores(hidden), state, token)

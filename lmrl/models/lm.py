@@ -39,7 +39,7 @@ __all__ = [
 _ROW_MULTIPLE = 16
 _COLUMN_MULTIPLE = 128
 _MAX_LAYER_VARIANTS = 64  # kinds of layers, shapes and modes that may be compiled before torch gives up
-_ALIGNMENT_BYTES = 64  # of what torch allocates on a CPU
+_ALIGNMENT_BYTES = 64  # alignment of what torch allocates on a CPU
 _ON_FIRST = ContextVar("weights on the first process only", default=False)
 
 #: Ends of the names of settings in configurations of `transformers`.
@@ -108,7 +108,7 @@ def build_lm(
         architecture: config values for a model from scratch, over a small GPT-2's (``model_type`` picks another kind).
         vocabulary: number of token ids; a pretrained model's embeddings are extended to it if they are fewer.
         trust_remote_code: run code that the model brings with it; else one that needs that is refused.
-        dtype: of a pretrained model's weights; ``auto``: as they were saved, and float32 for a GGUF file.
+        dtype: data type of a pretrained model's weights; ``auto``: as they were saved, and float32 for a GGUF file.
 
     Raises:
         UserError: if there is no such model or kind of model, or a file of it is damaged.
@@ -198,8 +198,8 @@ def compose_embeddings(model: PreTrainedModel, parts: Mapping[int, Sequence[str]
     A part is a normal vector, drawn here; a row has the model's own standard deviation, whatever its number of parts.
 
     Args:
-        model: from scratch.
-        parts: names of its parts by token.
+        model: a model from scratch.
+        parts: for each token, the names of its parts.
     """
     part_names = list(dict.fromkeys(chain.from_iterable(parts.values())))
     mix = torch.zeros(len(parts), len(part_names))  # (tokens, parts)
@@ -365,9 +365,10 @@ def hidden_states(trunk: nn.Module, batch: TokenBatch, groups: bool = True) -> T
 
     Args:
         trunk: a transformer without its vocabulary head.
-        batch: of which rows of similar length are read together.
-        groups: whether they are: that saves arithmetic. Else all rows are read by one forward pass, in one of few
-            shapes: that saves calls, which is what a GPU waits for, and processes with shards make the same number.
+        batch: the rows, and the states at which hidden vectors are returned.
+        groups: whether rows of similar length are read together: that saves arithmetic. Else all rows are read by one
+            forward pass, in one of few shapes: that saves calls, which is what a GPU waits for, and processes with
+            shards make the same number.
 
     Returns:
         (S, width) hidden vectors at its states.

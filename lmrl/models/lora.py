@@ -33,7 +33,7 @@ BASE_SHA256 = "base_sha256"
 _SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
 _ADAPTER_NAME = "default"  # peft's own name of the only adapter
 _ADAPTER_MARK = "lora_"  # in the names of all weights of adapters, and of no others
-_FILE_PREFIX = "base_model.model."  # of names in files of adapters: their names in a PeftModel
+_FILE_PREFIX = "base_model.model."  # prefix of names in files of adapters: their names in a PeftModel
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ def stacked(parts: Sequence[Adapters]) -> Adapters:
     """Return the adapters that change a model as several do together; their rank is the sum of all ranks.
 
     Args:
-        parts: at least one; of each, `can_be_stacked`.
+        parts: one or more adapters, for each of which `can_be_stacked` holds.
     """
     if len(parts) == 1:
         return parts[0]
@@ -227,7 +227,7 @@ def stacked(parts: Sequence[Adapters]) -> Adapters:
 
 
 def _scale(settings: Mapping[str, Any]) -> float:
-    """By what `peft` multiplies the product of an adapter's two matrices."""
+    """Return the factor by which `peft` multiplies the product of an adapter's two matrices."""
     rank: int = settings["r"]
     return float(settings.get("lora_alpha", 8) / (rank**0.5 if settings.get("use_rslora") else rank))
 
@@ -236,8 +236,8 @@ def save_adapters(adapters: Adapters, folder: Path, base: str, sha256: str | Non
     """Write adapters as `transformers` and ``peft.PeftModel.from_pretrained`` read them.
 
     Args:
-        adapters: to write.
-        folder: written into.
+        adapters: the adapters.
+        folder: folder to write to.
         base: folder or hub id of the model under them; a folder is noted by its full path.
         sha256: its `lmrl.models.base_model.base_sha256`; None: not known.
     """

@@ -74,7 +74,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     Args:
         module: its children stay what they are; it gets the methods of an `FSDPModule`. What learns within a part has
             one precision.
-        mesh: of one dimension.
+        mesh: mesh of one dimension.
     """
     whole: set[nn.Parameter] = set()
     for part in module.modules():

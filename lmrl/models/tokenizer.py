@@ -77,7 +77,7 @@ def load_tokenizer(name: str = BUNDLED[0], trust_remote_code: bool = False) -> P
     A folder of adapters without a tokenizer has that of the model to which they belong.
 
     Args:
-        name: of the tokenizer.
+        name: name of the tokenizer.
         trust_remote_code: run code that it brings with it; else one that needs that is refused.
 
     Raises:
@@ -116,7 +116,7 @@ def tokenizer_for(folder: str | None, name: str | None, trust_remote_code: bool 
     """The tokenizer of a model: the one that is named, or that of its folder, or else the first of `BUNDLED`.
 
     Args:
-        folder: of the model, or its hub id; None: a model from scratch.
+        folder: folder of the model, or its hub id; None: a model from scratch.
         name: see `load_tokenizer`; the tokenizer must have the vocabulary of the folder's.
         trust_remote_code: run code that it brings with it.
 
@@ -138,7 +138,7 @@ def add_tokens(
 
     Args:
         tokenizer: changed in place, a fast one.
-        texts: with their line breaks.
+        texts: the texts, with their line breaks.
         spelling: regular expressions and what takes their place before a text is cut into tokens.
 
     Raises:
@@ -207,7 +207,7 @@ def warn_of_other_template(tokenizer: PreTrainedTokenizerBase, recorded: str | N
     """Warn if a policy would read dialogues by another chat template than the one that it was trained with.
 
     Args:
-        tokenizer: with which it plays.
+        tokenizer: the tokenizer with which it plays.
         recorded: `template_hash` in training; None: it reads plain text, or its files do not say.
     """
     if recorded is None:

@@ -56,7 +56,10 @@ class ActorCritic(LanguageModule):
             raise UserError(f"{type(self).__name__} trains all of its language model and critic: leave out lora")
 
     def setup(self, stage: str) -> None:
-        """See `LanguageModule.setup`; the critic's trunk saves memory too, where the model does."""
+        """See `LanguageModule.setup`.
+
+        Also enable activation checkpointing for the critic's trunk, if it is on for the model.
+        """
         super().setup(stage)
         if stage == "fit" and self.hparams["activation_checkpointing"]:
             checkpoint_activations(self.critic.trunk)

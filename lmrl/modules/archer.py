@@ -62,9 +62,9 @@ class ArCHer(ActorCritic):
             polyak: rate at which the target networks move towards what learns, after each optimizer step.
             actor_loss: ``awr``: actions of the data, weighted by ``exp(A / temperature)``; ``pg``: the clipped policy
                 gradient of actions that were sampled in rounds.
-            temperature: of ``awr``: how much better an action must be to count e times as much.
-            max_weight: of ``awr``: the most that an action counts.
-            clip: of ``pg``: clipping range epsilon: ratios of whole actions are clipped to [1 - clip, 1 + clip].
+            temperature: how much better an action must be to count e times as much, in ``awr``.
+            max_weight: upper limit of an action's weight, in ``awr``.
+            clip: clipping range epsilon of ``pg``: ratios of whole actions are clipped to [1 - clip, 1 + clip].
             critic_only_steps: optimizer steps at the beginning in which the actor does not learn.
             **shared: arguments of `ActorCritic`.
 
@@ -104,7 +104,7 @@ class ArCHer(ActorCritic):
         check_target_precision(self.trainer, type(self).__name__)
 
     def batch_spec(self) -> BatchSpec:
-        """With the states after actions and those that follow; ``pg`` has rounds prepared."""
+        """Declare batches with the states after actions and those that follow; ``pg`` has rounds prepared."""
         learner = self if self.sampled_only else None
         return replace(super().batch_spec(), bootstrap=True, after=True, learner=learner)
 

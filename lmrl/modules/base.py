@@ -296,7 +296,7 @@ class LanguageModule(L.LightningModule):
         if stage == "fit":
             check_vocabulary(self)
             self.made_with = self._training_facts(data)
-            self._stop_waits = False  # of an earlier training
+            self._stop_waits = False  # forget the stop of an earlier training
             check_start(self)
             # from_pretrained leaves a model in eval mode, in which transformers keeps all activations.
             self.train()

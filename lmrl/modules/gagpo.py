@@ -67,7 +67,7 @@ class GAGPO(GRPO):
         returns = [returns_to_go(reward, self.gamma) for reward in turn_rewards]
         groups = self.groups([episode.episode for episode in rollout])
         states = states_in_groups(rollout, groups, self.anchor)
-        # V is what the returns of all visits to a state have in common: what remains of them without their deviations.
+        # V(s) is the mean return over the group's visits to s: each return less its deviation from that mean.
         deviations = group_advantages(joined(returns), states, "dr_grpo")
         values = split_as(joined(returns) - deviations, returns)
 

@@ -71,7 +71,7 @@ def anchor_states(episode: RolloutEpisode, anchor: str) -> Sequence[Hashable]:
     """Return the state in which each turn of an episode was taken; what is equal is the same state.
 
     Args:
-        episode: of a round.
+        episode: an episode of a round.
         anchor: one of `ANCHORS`.
     """
     if anchor == "observation":

@@ -62,9 +62,9 @@ class GRPO(PolicyGradient):
         Args:
             advantage: ``grpo``, ``dr_grpo``, ``rloo``, ``rebn`` or ``turn_baseline``.
             gamma: discount per turn.
-            importance_sampling_level: whose ratio is clipped: ``token``, or ``turn`` for that of the whole action.
+            importance_sampling_level: clip the ratio of each ``token``, or for ``turn`` that of the whole action.
             use_kl_in_reward: take the KL penalty off the rewards, as PPO does; else it is a term of the loss.
-            kl_loss_type: by which estimator: ``k1``, ``k2`` or ``k3``; see `lmrl.losses.kl_penalty`.
+            kl_loss_type: estimator of the KL: ``k1``, ``k2`` or ``k3``; see `lmrl.losses.kl_penalty`.
             **shared: arguments of `PolicyGradient`.
 
         Raises:
@@ -132,7 +132,7 @@ class GRPO(PolicyGradient):
         """Return the spread of returns within the groups of a round, under the names that TRL logs."""
         if self.advantage not in GROUP_ADVANTAGES or not episodes:
             return {}
-        # Of the plain returns: without discount and KL penalty.
+        # The spread of the plain returns, without discount and KL penalty.
         spreads = group_spreads([episode.total_reward for episode in episodes], self.groups(episodes))
         same = np.isclose(spreads, 0.0)
         return {"reward_std": float(spreads.mean()), "frac_reward_zero_std": float(same.mean())}
@@ -166,11 +166,14 @@ class GRPO(PolicyGradient):
         if batch.columns is None:
             raise UserError(f"{type(self).__name__} learns from rounds that it has played, not from recorded batches")
         now = token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid)
-        kl_weight: Tensor | float | None = self.kl_weight  # as a tensor: a number of a GPU would have to be waited for
-        if self.use_kl_in_reward:
+        # None: there is no KL term. 0.0: it is only logged, because the penalty is already part of the rewards.
+        kl_weight: Tensor | float | None
+        if not self.has_kl_penalty:
+            kl_weight = None  # the reference model may have scored only a sample of the episodes
+        elif self.use_kl_in_reward:
             kl_weight = 0.0
-        elif not self.has_kl_penalty:
-            kl_weight = None  # of most tokens it is not known
+        else:
+            kl_weight = self.kl_weight  # stays a tensor: float() would wait for the GPU
         turn_end = batch.turn_end if self.by_turn else None
         return grpo_loss(
             now,

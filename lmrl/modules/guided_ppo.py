@@ -14,7 +14,7 @@ from lmrl.losses import Scores, row_scores
 from lmrl.models.heads import ValueHead, frozen_copy
 from lmrl.models.lm import logit_table, trunk_of, vocabulary_of
 from lmrl.modules.ppo import PPO
-from lmrl.modules.values import ValueModel, build_q_heads, build_value_trunk, load_pretrained_values
+from lmrl.modules.values import ValueModel, build_q_heads, freeze_and_copy, load_pretrained_values
 from lmrl.policies import RerankPolicy, ValueGuidedPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, matmul_flops, total_cost, trunk_cost
@@ -50,7 +50,7 @@ class GuidedPPO(PPO):
     def build_values(self, head_bias: float) -> None:
         """Load the value model of the run, and keep a frozen copy of it as `ref_model`."""
         self.v_head = ValueHead(int(self.model.config.hidden_size), 1, head_bias)
-        self.trunk = build_value_trunk(self.model, self.hparams["lora"])
+        self.trunk = freeze_and_copy(self.model, trunk_of(self.model), self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, 2, head_bias, self.hparams["q_rank"])
         load_pretrained_values(self, self.value_state_dict(), required=True)
         # Only a shared critic trains the V head of the run further.

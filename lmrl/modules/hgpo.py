@@ -17,14 +17,14 @@ __all__ = ["HGPO"]
 class HGPO(GRPO):
     """Hierarchy-of-groups policy optimisation (arXiv 2602.22817).
 
-    Turns of a group that share the newest observation can have different histories, and a policy that reads them acts
-    on more than it is compared by. So turns are compared in nested groups: at level 0 those with the same newest
-    observation, at level ``l`` those that also share the ``l`` observations before it. The advantage of a turn is the
-    mean of those within its groups, with weights ``(l + 1) ** level_power``.
+    Turns of a group that share the newest observation can have different histories, and a policy may act on these. So
+    turns are compared at several levels: at level 0 with the turns that have the same newest observation, at level
+    ``l`` with those that also share the ``l`` observations before it. The advantage of a turn is the mean of its
+    advantages at the levels, with weights ``(l + 1) ** level_power``.
 
-    A turn leaves out the levels at which it is alone, or for which its episode is still too short. A turn that is alone
-    at all levels has advantage 0. A level at which all returns are equal counts: else the estimate would depend on
-    ties.
+    The mean leaves out the levels at which a turn has no peers, because no other turn shares these observations or its
+    episode is still too short. A turn without peers at any level has advantage 0. A level at which all returns are
+    equal counts, or the estimate would depend on ties.
     """
 
     name = "hgpo"
@@ -62,27 +62,28 @@ class HGPO(GRPO):
         returns = [returns_to_go(reward, self.gamma) for reward in turn_rewards]
         values = joined(returns)  # (turns of the round,)
         groups = self.groups([episode.episode for episode in rollout])
-        weighted = np.zeros(len(values))
-        weights = np.zeros(len(values))
+        weighted_sum = np.zeros(len(values))
+        weight_sum = np.zeros(len(values))
         for level in range(self.history + 1):
-            histories = _histories(rollout, groups, level)
-            members = Counter(histories)
-            is_compared = np.array([members[one] > 1 for one in histories])
-            weight = (level + 1) ** self.level_power * is_compared
-            weighted += weight * group_advantages(values, histories, self.advantage)
-            weights += weight
-        advantages = np.divide(weighted, weights, out=np.zeros(len(values)), where=weights > 0)
+            keys = _history_keys(rollout, groups, level)  # one per turn; turns with equal keys are compared
+            sizes = Counter(keys)
+            has_peers = np.array([sizes[key] > 1 for key in keys])
+            weight = (level + 1) ** self.level_power * has_peers
+            weighted_sum += weight * group_advantages(values, keys, self.advantage)
+            weight_sum += weight
+        # A turn without peers at any level has advantage 0.
+        advantages = np.divide(weighted_sum, weight_sum, out=np.zeros(len(values)), where=weight_sum > 0)
         return split_as(advantages, returns)
 
 
-def _histories(rollout: Sequence[RolloutEpisode], groups: Sequence[int], level: int) -> list[tuple[Hashable, ...]]:
-    """Return, for each turn of a round, its group, its observation and those before it; equal ones are compared."""
-    histories: list[tuple[Hashable, ...]] = []
+def _history_keys(rollout: Sequence[RolloutEpisode], groups: Sequence[int], level: int) -> list[tuple[Hashable, ...]]:
+    """Return a key for each turn of a round: its group, its observation and the `level` observations before it."""
+    keys: list[tuple[Hashable, ...]] = []
     for number, (group, episode) in enumerate(zip(groups, rollout, strict=True)):
         observations = episode.episode.observations[:-1]
         for turn in range(len(observations)):
             if turn < level:
-                histories.append(("no such history", number, turn))  # equal to no other
+                keys.append(("no such history", number, turn))  # equal to no other key
             else:
-                histories.append((group, *observations[turn - level : turn + 1]))
-    return histories
+                keys.append((group, *observations[turn - level : turn + 1]))
+    return keys

@@ -111,7 +111,7 @@ class ILQL(ValueModule):
 
     def step_cost(self) -> StepCost:
         """See `ValueModule.step_cost`; the target networks run forward."""
-        # Of their outer layers one row is needed per action token.
+        # Each action token needs one row of their outer layers.
         inner = 0
         row = 0
         for head in cast(Iterable[ValueHead], self.target_q_heads):
@@ -128,7 +128,7 @@ class ILQL(ValueModule):
             update_target(self.target_v_head, self.v_head, self.polyak)
 
     def played_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """With `play_target` the values are the target networks."""
+        """Return the weights that play: with `play_target` those of the target networks stand for the values."""
         played = dict(weights)
         if self.target_v_head is not None:
             for name, tensor in weights.items():

@@ -233,8 +233,8 @@ def load_trained(
     """Load the policy of a checkpoint or exported folder; `lmrl.load_policy` also finds it by its name.
 
     Args:
-        file: as `find_trained` returns it.
-        task: what it plays; gives the longest action.
+        file: the checkpoint or folder, as `find_trained` returns it.
+        task: the task that it plays; gives the longest action.
         rerank: choose among the task's actions by their scores instead of sampling tokens; greedy unless
             ``temperature`` says otherwise. Makes illegal actions impossible, which flatters.
         allow_pickle: see `load_module`.

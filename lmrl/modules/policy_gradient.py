@@ -24,8 +24,8 @@ from lmrl.losses import (
     KLController,
     Scores,
     bc_loss,
+    beyond_clip,
     importance_weights,
-    is_beyond_clip,
     k3,
     token_logprobs,
 )
@@ -33,7 +33,7 @@ from lmrl.models.lm import logits_of, trunk_of
 from lmrl.models.lora import adapter_weights, changes_nothing
 from lmrl.modules.base import LanguageModule
 from lmrl.tokens.collate import TokenBatch, collate
-from lmrl.tokens.segments import Segment
+from lmrl.tokens.segments import Segment, split_by_length
 from lmrl.training.flops import StepCost, playing_cost, total_cost
 from lmrl.training.reporting import RoundReporter, log_now
 from lmrl.types import Episode
@@ -45,7 +45,7 @@ __all__ = ["PolicyGradient", "RolloutCorrection", "RolloutEpisode", "Vector", "r
 # eighth one.
 _KL_EPISODES = 32
 _KL_STRIDE = 8
-_MAX_RATIO = 1e6  # of importance weights before they are capped, so that nothing overflows
+_MAX_RATIO = 1e6  # limit of importance weights before they are capped, so that nothing overflows
 
 T = TypeVar("T")
 Vector: TypeAlias = NDArray[np.float64]
@@ -58,15 +58,15 @@ class RolloutEpisode:
     episode: Episode
     segments: list[Segment]
     logprob: Vector
-    """(T,) log-probability of each token when it was sampled."""
+    """(T,) log-probability of each token when it was sampled, or when the round was read again."""
     ref_logprob: Vector
-    """(T,) log-probability of each token under the reference model."""
+    """(T,) log-probability of each token under the reference model; `logprob` in episodes that it did not score."""
     reward: Vector
     """(T,) reward of each token; that of a turn sits on its last one."""
     turn_lengths: NDArray[np.int64]
     """(turns,) number of tokens of each action."""
     columns: dict[str, Vector] = field(default_factory=dict)
-    """(T,) each, what the loss reads about each token."""
+    """The columns that the loss reads, (T,) each, by name."""
 
     @property
     def num_tokens(self) -> int:
@@ -87,9 +87,9 @@ def rollout_episode(episode: Episode, segments: list[Segment], ref_logprob: Vect
     """Return the record of an episode of a round.
 
     Args:
-        episode: with what was sampled.
-        segments: of the episode.
-        ref_logprob: (T,) under the reference model.
+        episode: the episode, with what was sampled.
+        segments: its segments.
+        ref_logprob: (T,) log-probability of each action token under the reference model.
 
     Raises:
         UserError: if the episode does not hold the log-probabilities of exactly the tokens in the segments.
@@ -103,18 +103,18 @@ def rollout_episode(episode: Episode, segments: list[Segment], ref_logprob: Vect
 
 @dataclass(frozen=True, slots=True)
 class RolloutCorrection:
-    """Settings for a round that another program has sampled with the weights of the policy.
+    """Settings for rounds that another program, or older weights, have sampled; see `PolicyGradient`.
 
     Raises:
         UserError: a number that is not positive.
     """
 
     importance_cap: float | None = None
-    """Weigh losses by `lmrl.losses.importance_weights` of at most this; None: not at all."""
+    """Upper limit of `lmrl.losses.importance_weights`, which weigh the losses; None: losses are not weighed."""
     max_gap: float | None = 0.1
-    """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: none."""
+    """Refuse a round with a larger mean gap of log-probabilities, in nats per token; None: refuse no round."""
     is_stale: bool = False
-    """Whether older weights may have played, on purpose."""
+    """Whether older weights may have sampled, on purpose."""
 
     def __post_init__(self) -> None:
         check_range("(0, inf)", importance_cap=self.importance_cap, max_gap=self.max_gap)
@@ -123,7 +123,19 @@ class RolloutCorrection:
 class PolicyGradient(LanguageModule):
     """On-policy learning with a clipped importance ratio between the current policy and the one that sampled.
 
-    A subclass computes what the loss reads about each action token of a round (`process`), and the loss (`losses`).
+    A subclass computes the columns that the loss reads about each action token of a round (`process`), and the loss
+    (`losses`). What has sampled a round decides whether the policy reads it again (`rescores_rollouts`), to compute its
+    own log-probabilities, and how losses are weighed:
+
+    | sampled by | read again | importance weights |
+    |---|---|---|
+    | this policy; steps compute in the precision of the weights | no | none |
+    | this policy; steps compute in mixed precision | yes | none |
+    | another program, with the current weights | yes | column ``importance``, if a cap is set |
+    | older weights; a cap is set, each token is used once, no shared critic | no | in each step |
+    | older weights, otherwise | yes | column ``importance``, if a cap is set; 0 beyond the clip range |
+
+    Steps that compute the weights themselves use `lmrl.losses.truncated_policy_loss` with `step_importance_cap`.
     """
 
     starts_from_bc = True
@@ -131,11 +143,12 @@ class PolicyGradient(LanguageModule):
     always_eval: tuple[str, ...] = ("ref_model",)
     #: Whether ratios of new to old probabilities are those of whole actions.
     by_turn = False
-    #: Whether rounds need values of the policy that played them.
+    #: Whether V is a head on the policy's trunk. Its values for a round must then come from the current policy, so
+    #: stale rounds are read again.
     is_critic_shared = False
     #: Rounds before the policy learns, which are prepared and then dropped.
     warmup_rounds = 0
-    #: What is done about rounds that another program has sampled; None: the module's own policy samples them.
+    #: How to correct for rounds that another program or older weights have sampled; None: this policy samples them.
     correction: RolloutCorrection | None = None
     #: Whether the KL penalty is part of the rewards, instead of the loss.
     use_kl_in_reward = True
@@ -164,11 +177,12 @@ class PolicyGradient(LanguageModule):
             entropy_weight: weight of an entropy bonus; 0 as published.
             kl_weight: KL penalty coefficient, per action token.
             kl_target: KL per action token towards which the coefficient is moved after each round; None keeps it.
-            kl_horizon: in so many episodes the coefficient changes by 22 % at most; goes with `kl_target`.
+            kl_horizon: number of episodes over which the coefficient rises by at most 22 % or falls by at most 20 %;
+                goes with `kl_target`.
             bc_weight: weight of the BC loss on recorded episodes; needs ``data.init_args.offline``.
-            loss_agg_mode: what the loss is a mean over, see `lmrl.losses.loss_weights`; None: ``token-mean``, or
-                ``turn-mean`` where ratios are those of whole actions: a mean over tokens would count an action once for
-                each of its tokens.
+            loss_agg_mode: how the losses of tokens are averaged, see `lmrl.losses.loss_weights`; None: ``token-mean``,
+                or ``turn-mean`` where ratios are those of whole actions: a mean over tokens would count an action once
+                for each of its tokens.
             **shared: arguments of `LanguageModule`.
 
         Raises:
@@ -201,7 +215,7 @@ class PolicyGradient(LanguageModule):
 
     @property
     def loss_agg_mode(self) -> str:
-        """What the loss is a mean over."""
+        """How the losses of the tokens are averaged, one of `lmrl.losses.LOSS_AGG_MODES`."""
         default = "turn-mean" if self.by_turn else "token-mean"
         return default if self._loss_agg_mode is None else self._loss_agg_mode
 
@@ -223,23 +237,23 @@ class PolicyGradient(LanguageModule):
 
     @torch.no_grad()
     def prepare_rollout(self, episodes: Sequence[Episode], segments: Sequence[list[Segment]]) -> list[list[Segment]]:
-        """Attach to each action token what the loss must know of it, and compute the next KL penalty coefficient.
+        """Attach the columns that the loss reads to each action token, and update the KL penalty coefficient.
 
         The datamodule has collected the episodes; it cuts the result into minibatches.
 
         Args:
-            episodes: of the round, with what was sampled.
-            segments: of each episode.
+            episodes: the episodes of the round, with what was sampled.
+            segments: the segments of each episode.
 
         Raises:
             UserError: if the episodes do not hold what was noted about exactly the tokens in the segments.
         """
-        # 1. Replace the log-probabilities of the sampler by those of this policy, where they differ.
+        # 1. Where this policy reads the round again, replace the log-probabilities of the sampler by its own.
         sampler_ratio = None
         if self.rescores_rollouts:
             scores = self._own_scores(segments)
             if self.correction is not None:
-                sampler_ratio = self._sampler_ratio(self.correction, episodes, segments, scores)
+                sampler_ratio = self._compare_with_sampler(self.correction, episodes, segments, scores)
             episodes = [_rescored(episode, score) for episode, score in zip(episodes, scores, strict=True)]
 
         # 2. Score the tokens with the reference model. Where its KL is only logged, it scores a sample of the episodes.
@@ -258,7 +272,8 @@ class PolicyGradient(LanguageModule):
         if sampler_ratio is not None:
             set_column(rollout, "importance", self._importance(sampler_ratio, rollout))
 
-        # 4. Move the KL coefficient by the KL of the whole round. The rewards have had the old one; a loss has the new.
+        # 4. Update the coefficient from the mean KL of the scored episodes (all, if there is a penalty). KL in the
+        #    rewards used the old coefficient, so log that one. A KL loss will use the new one.
         round_logprob = joined(scored_episode.logprob for scored_episode in scored)
         round_ref_logprob = joined(scored_episode.ref_logprob for scored_episode in scored)
         kl = k3(round_ref_logprob - round_logprob)
@@ -312,8 +327,9 @@ class PolicyGradient(LanguageModule):
     def rescores_rollouts(self) -> bool:
         """Whether this policy computes the log-probabilities of a round again, in place of those of the sampler.
 
-        It does so if another program samples the rounds, unless each step corrects for that (`step_importance_cap`).
-        It also does so if steps compute in another precision than play, or the first ratios would not be 1.
+        It does so if another program or older weights sample the rounds, unless each step corrects for that
+        (`step_importance_cap`). It also does so if steps compute in another precision than play, or the first ratios
+        would not be 1.
         """
         if self.correction is not None:
             return self.step_importance_cap is None
@@ -350,7 +366,7 @@ class PolicyGradient(LanguageModule):
         return token_logprobs(self.logits(batch), batch.state, batch.token, self.invalid).logprob[:, None]
 
     def set_correction(self, correction: RolloutCorrection | None) -> None:
-        """Announce that another program samples the rounds; None: the module's own policy does."""
+        """Announce that another program or older weights sample the rounds; None: this policy does."""
         self.correction = correction
 
     @property
@@ -366,20 +382,23 @@ class PolicyGradient(LanguageModule):
         is_learned_from_once = settings["epochs"] == 1 and settings["batches"] is None
         return self.correction.importance_cap if is_learned_from_once else None
 
-    def _sampler_ratio(
+    def _compare_with_sampler(
         self,
         correction: RolloutCorrection,
         episodes: Sequence[Episode],
         segments: Sequence[list[Segment]],
         scores: Sequence[Vector],
     ) -> Vector | None:
-        """Log how far the sampler is from this policy, and return (N,) ratios of their probabilities.
+        """Log the gap to the sampler, and raise if it is too large.
 
         Args:
-            correction: says whether ratios are used; if not, they are None.
-            episodes: of the round, with the log-probabilities of the sampler.
-            segments: of each episode.
-            scores: `action_scores` of each episode, by this policy.
+            correction: settings, of which a cap asks for ratios.
+            episodes: the episodes of the round, with the log-probabilities of the sampler ``mu``.
+            segments: the segments of each episode.
+            scores: `action_scores` of each episode, by this policy ``pi``.
+
+        Returns:
+            (N,) ratios ``pi / mu`` of tokens or, if `by_turn`, of whole actions; None without a cap.
 
         Raises:
             UserError: see `values_per_token`; or the log-probabilities differ too much.
@@ -408,18 +427,18 @@ class PolicyGradient(LanguageModule):
             return self._read_tokens(segments, self.action_scores)
 
     def _importance(self, ratio: Vector, rollout: Sequence[RolloutEpisode]) -> Vector:
-        """(N,) importance weights; of stale rounds 0 where `truncated_policy_loss` has 0, for the same reason."""
+        """Return (N,) importance weights. As in `truncated_policy_loss`, stale rounds have 0 beyond the clip range."""
         assert self.correction is not None and self.correction.importance_cap is not None
         weights: Vector = np.minimum(ratio, self.correction.importance_cap)
         if self.correction.is_stale:
             advantage = joined(episode.columns["advantage"] for episode in rollout)
             clip = self.loss_arguments["clip"]
-            is_low, is_high = is_beyond_clip(ratio, advantage, clip, self.loss_arguments["clip_high"])
-            weights[is_low | is_high] = 0.0
+            beyond = beyond_clip(ratio, advantage, clip, self.loss_arguments["clip_high"])
+            weights[beyond.low | beyond.high] = 0.0
         return weights
 
     def _read_tokens(self, segments: Sequence[list[Segment]], use: Callable[[TokenBatch], Tensor]) -> list[Vector]:
-        """(T, ...) per episode: the result of a function of the action tokens of a batch."""
+        """Apply a function to the action tokens of batches, and return its (T, ...) results for each episode."""
 
         def values(batch: TokenBatch, counts: Tensor) -> Vector:
             return use(batch).double().cpu().numpy()
@@ -430,8 +449,7 @@ class PolicyGradient(LanguageModule):
             all_segments += parts
             tokens_per_episode.append(sum(len(segment.col) for segment in parts))
         results = self.read_batches(all_segments, values, bootstrap=False)
-        ends = np.cumsum(tokens_per_episode)
-        return np.split(np.concatenate(results), ends)[:-1] if results else []
+        return split_by_length(np.concatenate(results), tokens_per_episode) if results else []
 
     def read_batches(
         self, segments: Sequence[Segment], use: Callable[[TokenBatch, Tensor], T], bootstrap: bool
@@ -501,9 +519,9 @@ def values_per_token(episode: Episode, name: str, segments: Sequence[Segment]) -
     """Return (T,) the values that were noted about each action token of an episode when it was sampled.
 
     Args:
-        episode: of a round.
+        episode: an episode of a round.
         name: ``action_logprobs`` or ``action_values``.
-        segments: of the episode.
+        segments: its segments.
 
     Raises:
         UserError: if that is not about exactly the action tokens in the segments.
@@ -529,44 +547,40 @@ def joined(vectors: Iterable[Vector]) -> Vector:
 
 def split_as(values: Vector, vectors: Sequence[NDArray[Any]]) -> list[Vector]:
     """Cut what `joined` has put together, or an array of that length, into the lengths of the vectors again."""
-    ends = np.cumsum([len(vector) for vector in vectors])
-    return np.split(values, ends)[:-1] if vectors else []
+    return split_by_length(values, [len(vector) for vector in vectors])
 
 
 def set_column(rollout: Sequence[RolloutEpisode], name: str, values: Vector) -> None:
     """Give each episode its part of a column over all action tokens of a round, (N,)."""
-    start = 0
-    for episode in rollout:
-        end = start + episode.num_tokens
-        episode.columns[name] = values[start:end]
-        start = end
+    parts = split_by_length(values, [episode.num_tokens for episode in rollout])
+    for episode, part in zip(rollout, parts, strict=True):
+        episode.columns[name] = part
 
 
 def with_columns(segments: Sequence[Segment], columns: Mapping[str, Vector]) -> list[Segment]:
     """Return the segments of an episode with further columns of values of their action tokens.
 
     Args:
-        segments: of one episode.
+        segments: the segments of one episode.
         columns: (T,) each, by name.
     """
+    lengths = [len(segment.col) for segment in segments]
+    columns_by_segment = [dict(segment.columns) for segment in segments]
+    for name, column in columns.items():
+        for segment_columns, part in zip(columns_by_segment, split_by_length(column, lengths), strict=True):
+            segment_columns[name] = part.astype(np.float32)
     attached = []
-    start = 0
-    for segment in segments:
-        end = start + len(segment.col)
-        segment_columns = dict(segment.columns)
-        for name, column in columns.items():
-            segment_columns[name] = column[start:end].astype(np.float32)
+    for segment, segment_columns in zip(segments, columns_by_segment, strict=True):
         attached.append(replace(segment, columns=segment_columns))
-        start = end
     return attached
 
 
 def _rescored(episode: Episode, scores: Vector) -> Episode:
     """Return the episode with the (T, 1) log-probabilities, or (T, 2) with V, of the policy that learns."""
-    turn_ends = np.cumsum([len(ids) for ids in episode.action_ids])[:-1]
+    turn_lengths = [len(ids) for ids in episode.action_ids]
     columns = []
     for column in scores.transpose():
-        columns.append(tuple(tuple(turn.tolist()) for turn in np.split(column, turn_ends)))
+        columns.append(tuple(tuple(turn.tolist()) for turn in split_by_length(column, turn_lengths)))
     values = columns[1] if len(columns) > 1 else ()
     # The value after the end was noted by the other sampler; without it PPO reads that state again.
     return replace(episode, action_logprobs=columns[0], action_values=values, final_value=None)

@@ -23,6 +23,7 @@ from lmrl.losses import (
     lambda_by_turn,
     loss_weights,
     ppo_loss,
+    returns_to_go,
     token_logprobs,
     whiten,
     with_kl_penalty,
@@ -111,8 +112,7 @@ def compute_advantages(
                 lengths=np.diff(starts, append=episode.num_tokens),
                 value=step_value,
                 advantage=gae(step_reward, step_value, end_value, gamma, lambdas),
-                # With lambda 1 advantages are returns less V, which is 0 here.
-                return_to_go=gae(step_reward, np.zeros(len(starts)), end_value, gamma, 1.0),
+                return_to_go=returns_to_go(step_reward, gamma, end_value),
             )
         )
 
@@ -173,7 +173,7 @@ class PPO(PolicyGradient):
 
         Args:
             gamma: discount per step.
-            gae_lambda: of the advantages: 0 trusts V after one step, 1 trusts the rewards alone.
+            gae_lambda: lambda of the advantages: 0 trusts V after one step, 1 trusts the rewards alone.
             level: what a step is, ``token`` or ``turn``.
             lambda_level: whether `gae_lambda` applies from ``turn`` to turn, or from ``token`` to token as published.
                 By token, the first token of a game of n turns with k tokens each gets only ``gae_lambda ** (n * k)`` of
@@ -184,11 +184,10 @@ class PPO(PolicyGradient):
             critic_lr: learning rate of a detached or own critic.
             critic_passes: passes of a detached or own critic over a round; 0: V is the running mean by turn.
             critic_warmup_rounds: rounds before the policy learns, to which only such a critic is fitted.
-            value_clip: of the shared critic: clipping range of V around its value at collection time; None does not
-                clip.
-            value_weight: of the shared critic: weight of the value loss.
-            head_bias: of the shared critic: V everywhere at the start; near the data's typical return.
-            loss_agg_mode: what the loss is a mean over; None: steps, ``token-mean`` or ``turn-mean``.
+            value_clip: clipping range of a shared critic's V around its value at collection time; None does not clip.
+            value_weight: weight of a shared critic's value loss.
+            head_bias: V of a shared critic everywhere at the start; near the data's typical return.
+            loss_agg_mode: see `PolicyGradient`; None: the mean over steps, ``token-mean`` or ``turn-mean``.
             **shared: arguments of `PolicyGradient`.
 
         Raises:
@@ -226,7 +225,10 @@ class PPO(PolicyGradient):
         self.ref_model = frozen_copy(self.model)
 
     def setup(self, stage: str) -> None:
-        """See `LanguageModule.setup`; a trunk of the critic's own saves memory too, where the model does."""
+        """See `LanguageModule.setup`.
+
+        Also enable activation checkpointing for the trunk of an own critic, if it is on for the model.
+        """
         super().setup(stage)
         if stage == "fit" and self.hparams["activation_checkpointing"] and isinstance(self.critic, OwnCritic):
             checkpoint_activations(self.critic.trunk)
@@ -242,7 +244,8 @@ class PPO(PolicyGradient):
 
         if not rollout:
             return {}
-        # V and baseline come from earlier rounds alone, so a round does not lean towards its own returns.
+        # V(s) = baseline(turn) + residual(s). Both were fitted to earlier rounds, so V does not depend on the returns
+        # of this one.
         baseline = self._turn_means(self.critic, rollout)
         hidden, index = self._read_states(rollout)
         residual = split_as(self._residual(self.critic, hidden, index), baseline)
@@ -270,8 +273,8 @@ class PPO(PolicyGradient):
     def _explained(
         self, rollout: Sequence[RolloutEpisode], values: Sequence[Vector], returns: Sequence[Vector]
     ) -> float:
-        """Return the share of the variance of returns that V explains, over the states of which V counts."""
-        if self.level == "turn":  # V counts where an action begins
+        """Return the share of the variance of returns that V explains, over the states in which steps begin."""
+        if self.level == "turn":  # a step begins where an action begins
             starts = [episode.turn_starts for episode in rollout]
             values = [value[start] for value, start in zip(values, starts, strict=True)]
             returns = [own_returns[start] for own_returns, start in zip(returns, starts, strict=True)]
@@ -349,7 +352,7 @@ class PPO(PolicyGradient):
         return torch.cat(parts)[: len(index)], index
 
     def _residual(self, critic: DetachedCritic, hidden: Tensor, index: NDArray[np.int64]) -> Vector:
-        """Return (N,) what V adds to the baseline in all states, of which each process computes its own."""
+        """Return (N,) residuals of all states, gathered from the processes that computed them."""
         mine = critic.residual(hidden).double().cpu().numpy()
         by_rank = all_gather_objects((index, mine))
         residual = np.zeros(sum(len(rank_index) for rank_index, _ in by_rank))
@@ -385,7 +388,8 @@ class PPO(PolicyGradient):
         for index, value in zip(unread, chain.from_iterable(batches), strict=True):
             end_values[index] = value
             if self.critic is not None:
-                # Where the clock ends all episodes at the same turn, the baseline is that of the last turn before it.
+                # If a time limit cuts all episodes at one turn, the next turn has no mean. `TurnBaseline.values` then
+                # returns that of the last turn played.
                 next_turn = np.asarray([len(rollout[index].turn_lengths)])
                 end_values[index] += float(self.critic.baseline.values(next_turn)[0])
         return end_values

@@ -25,7 +25,7 @@ from lmrl.models.heads import frozen_copy
 from lmrl.models.lm import logits_of, trunk_of
 from lmrl.modules.base import LanguageModule
 from lmrl.modules.ratios import RatioModel, checked_return_range
-from lmrl.modules.values import learning_copy, load_pretrained_values, update_target
+from lmrl.modules.values import freeze_and_copy, load_pretrained_values, update_target
 from lmrl.policies import RatioGuidedPolicy, RerankPolicy
 from lmrl.tokens.collate import TokenBatch
 from lmrl.training.flops import StepCost, lm_cost, total_cost
@@ -66,7 +66,8 @@ class QSFT(LanguageModule):
                 most probable one); the ratio of the others is noise, and their value 0.
             return_range: lowest and highest value; None: those of the environment of the data.
             bc_weight: weight of the BC loss by which pi_beta keeps learning from the same batches. 0 keeps it frozen,
-                as published: then what it has not learned of the data looks like values.
+                as published. Q is p / pi_beta, so any misfit of a frozen pi_beta to the data appears as a spurious
+                value.
             **shared: arguments of `LanguageModule`.
 
         Raises:
@@ -87,8 +88,8 @@ class QSFT(LanguageModule):
         self.bc_weight = bc_weight
         self.return_range: Tensor
         self.register_buffer("return_range", between.clone())
-        self.q_model = learning_copy(self.model, self.model, self.hparams["lora"])
-        self.model.requires_grad_(bc_weight > 0)
+        self.q_model = freeze_and_copy(self.model, self.model, self.hparams["lora"])
+        self.model.requires_grad_(bc_weight > 0)  # pi_beta keeps learning if its BC loss counts
         load_pretrained_values(self, self.value_state_dict())
         if return_range is not None and self.return_range.tolist() != between.tolist():
             raise UserError(

@@ -48,8 +48,8 @@ class RatioModel(NamedTuple):
         return RerankPolicy(module.model, module.tokenizer, window, proposals=proposals, **scored)
 
     def state_dict(self, lora: bool) -> dict[str, Tensor]:
-        """``q_model.*`` (with `lora` its adapters alone; of tied weights one) and ``return_range``."""
-        # Tied weights are parameters with several names, of which the first is kept.
+        """``q_model.*`` (with `lora` its adapters alone; tied weights once) and ``return_range``."""
+        # Tied weights are parameters with several names. Keep the first name.
         names = dict(self.trunk.named_parameters(remove_duplicate=False)).keys()
         tied = names - dict(self.trunk.named_parameters()).keys()
         weights = adapter_weights(self.trunk) if lora else self.trunk.state_dict()

@@ -22,8 +22,7 @@ __all__ = [
     "ValueModel",
     "ValueModule",
     "build_q_heads",
-    "build_value_trunk",
-    "learning_copy",
+    "freeze_and_copy",
     "load_pretrained_values",
     "update_target",
 ]
@@ -59,18 +58,15 @@ class ValueModel(NamedTuple):
         return {"value_model": self.trunk, "q_heads": list(self.q_heads), "v_head": self.v_head}
 
 
-def build_value_trunk(model: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
-    """A trunk of its own for values, which begins as that of the model; the model is frozen.
+def freeze_and_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
+    """Freeze `model` and put it into eval mode. Return a trainable copy of `part`.
 
     Args:
-        model: the policy. With `lora` the trunk holds its very parameters, and adapters next to them.
-        lora: settings of `lmrl.models.lora.add_lora`; None copies the parameters, which learn.
+        model: the policy.
+        part: the model itself, or its trunk.
+        lora: settings of `lmrl.models.lora.add_lora`: the copy shares the frozen weights and gets adapters; None: the
+            weights are copied and learn.
     """
-    return learning_copy(model, trunk_of(model), lora)
-
-
-def learning_copy(model: PreTrainedModel, part: PreTrainedModel, lora: Mapping[str, Any] | None) -> PreTrainedModel:
-    """A copy of a model, or of a part of it, which learns; the model is frozen. See `build_value_trunk`."""
     # Parameters that are frozen before the copy are shared with it, the others are copied.
     if lora is not None:
         model.requires_grad_(False)
@@ -156,7 +152,7 @@ class ValueModule(LanguageModule):
         check_range("[1, inf)", q_rank=q_rank)
         super().__init__(**shared)
         self.beta = beta
-        self.trunk = build_value_trunk(self.model, self.hparams["lora"])
+        self.trunk = freeze_and_copy(self.model, trunk_of(self.model), self.hparams["lora"])
         self.q_heads = build_q_heads(self.model, self.heads, head_bias, q_rank)
         self.v_head: nn.Module | None = None
 

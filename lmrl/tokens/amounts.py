@@ -18,6 +18,24 @@ class Amounts(NamedTuple):
     tokens: int = 0
     """Action tokens."""
 
+    def plus(self, other: "Amounts") -> "Amounts":
+        """Return the sum."""
+        return Amounts(
+            ids=self.ids + other.ids,
+            pairs=self.pairs + other.pairs,
+            states=self.states + other.states,
+            tokens=self.tokens + other.tokens,
+        )
+
+    def minus(self, other: "Amounts") -> "Amounts":
+        """Return the difference."""
+        return Amounts(
+            ids=self.ids - other.ids,
+            pairs=self.pairs - other.pairs,
+            states=self.states - other.states,
+            tokens=self.tokens - other.tokens,
+        )
+
 
 def amounts_of_segments(segments: Iterable[Segment]) -> Amounts:
     """Return what segments hold, each read in a row of its own."""
@@ -28,4 +46,5 @@ def amounts_of_segments(segments: Iterable[Segment]) -> Amounts:
         ids += len(segment.ids)
         pairs += len(segment.ids) ** 2
         tokens += len(segment.col)
-    return Amounts(ids, pairs, tokens, tokens)  # in a row, each token has a state of its own
+    # In a row of its own, each action token has its own state.
+    return Amounts(ids=ids, pairs=pairs, states=tokens, tokens=tokens)

@@ -10,9 +10,10 @@ task whose policy reads a sliding window has one per turn. Turns whose windows s
 because a causal model sees the same prefix either way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from lmrl.errors import UserError
 from lmrl.tokens.encoding import Encoder, Ids, Window
 from lmrl.types import Episode
 
-__all__ = ["Segment", "action_ids", "as_key", "context", "segments"]
+__all__ = ["Segment", "action_ids", "as_key", "context", "segments", "split_by_length"]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,21 @@ class Segment:
     def observation_col(self) -> NDArray[np.int64]:
         """(m,) the position just before each observation token that is new in this segment."""
         return np.setdiff1d(np.arange(max(0, self.new_col - 1), len(self.ids) - 1), self.col)
+
+
+def split_by_length(values: NDArray[Scalar], lengths: Iterable[int]) -> list[NDArray[Scalar]]:
+    """Cut an array into consecutive parts, for example values of all tokens of a round into one array per episode.
+
+    Args:
+        values: (N, ...) entries of all parts, one part after the other.
+        lengths: number of entries of each part, N together.
+    """
+    parts = []
+    start = 0
+    for length in lengths:
+        parts.append(values[start : start + length])
+        start += length
+    return parts
 
 
 def as_key(ids: NDArray[np.int32]) -> bytes:

@@ -62,27 +62,37 @@ class StepCost(NamedTuple):
     per_token: int = 0
     """Per action token."""
 
-    def of(self, batch: TokenBatch) -> int:
-        """Return those of a step on a batch. Nothing is read from the device."""
+    def of_batch(self, batch: TokenBatch) -> int:
+        """Return the FLOPs of a training step on a batch. Nothing is read from the device."""
+        ids = sum(batch.lengths)
         pairs = sum(length**2 for length in batch.lengths)
-        return self.of_amounts(Amounts(sum(batch.lengths), pairs, len(batch.row), batch.n_tokens))
+        return self.of_amounts(Amounts(ids=ids, pairs=pairs, states=len(batch.row), tokens=batch.n_tokens))
 
     def of_amounts(self, amounts: Amounts) -> int:
-        """Return those of what is read."""
-        per_unit = (self.per_id, self.per_pair, self.per_state, self.per_token)
-        return sum(cost * amount for cost, amount in zip(per_unit, amounts, strict=True))
+        """Return the FLOPs of reading this much."""
+        return (
+            self.per_id * amounts.ids
+            + self.per_pair * amounts.pairs
+            + self.per_state * amounts.states
+            + self.per_token * amounts.tokens
+        )
 
 
 def total_cost(*costs: StepCost) -> StepCost:
-    """Return the sum."""
-    return StepCost(*map(sum, zip(*costs, strict=True)))
+    """Return the sum of the costs of parts."""
+    return StepCost(
+        per_id=sum(cost.per_id for cost in costs),
+        per_pair=sum(cost.per_pair for cost in costs),
+        per_state=sum(cost.per_state for cost in costs),
+        per_token=sum(cost.per_token for cost in costs),
+    )
 
 
 def trunk_cost(trunk: PreTrainedModel, learns: bool | None = None) -> StepCost:
     """Return the cost of reading the rows of a batch, and of learning for as much of the trunk as learns.
 
     Args:
-        trunk: of a language model.
+        trunk: trunk of a language model.
         learns: whether there is a gradient; None: where a weight learns.
     """
     config = trunk.config
@@ -115,7 +125,7 @@ def matmul_flops(module: nn.Module, learns: bool) -> int:
         learns: whether a gradient goes through it.
     """
     config = getattr(module, "config", None)
-    share = 1.0  # of its experts that a token meets
+    share = 1.0  # share of its experts that a token meets
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         experts = getattr(config, name, None)
         if experts:

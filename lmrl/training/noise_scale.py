@@ -41,7 +41,7 @@ class NoiseScale(Callback):
     _GRADIENT_DECAY = 0.9  # weight of the earlier gradients in their running mean
     _ESTIMATE_DECAY = 0.95  # weight of the earlier estimates
     _MIN_STEPS = 30  # before there can be a warning
-    _MAX_RATIO = 8.0  # of the noise scale to a round, without a warning
+    _MAX_RATIO = 8.0  # largest ratio of the noise scale to a round without a warning
 
     def __init__(self) -> None:
         self.signal = torch.zeros((), dtype=torch.float64)
@@ -50,7 +50,7 @@ class NoiseScale(Callback):
         self._earlier: Tensor | None = None  # running mean of sketches
         self._weight = 0.0  # sum of the weights in it
         self._warned = False
-        self._batches = 0  # of the step so far
+        self._batches = 0  # number of batches of the step so far
 
     @property
     def value(self) -> Tensor:
@@ -170,7 +170,7 @@ def sketch(gradients: list[Tensor], part: int = 0) -> Tensor:
     bucket. The sketch of a whole is the sum of those of its parts.
 
     Args:
-        gradients: of all parameters, in an order that stays the same.
+        gradients: gradients of all parameters, in an order that stays the same.
         part: number of the part, where processes hold shards of each gradient.
 
     Returns:

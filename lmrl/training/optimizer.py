@@ -114,8 +114,8 @@ def check_target_precision(trainer: L.Trainer, name: str, *, can_use_adapters: b
     """Make sure that target networks are kept in float32.
 
     Args:
-        trainer: of the run.
-        name: of the algorithm, for the error.
+        trainer: trainer of the run.
+        name: name of the algorithm, for the error.
         can_use_adapters: whether the error advises adapters, which stay float32.
 
     Raises:
@@ -161,10 +161,10 @@ def optimizer_and_schedule(module: L.LightningModule, steps: float) -> Optimizer
 
     Args:
         module: its hyperparameters hold the settings.
-        steps: of the whole run; infinite or negative where it is not known.
+        steps: number of steps of the whole run; infinite or negative where it is not known.
     """
     settings = module.hparams
-    if steps < 0:  # of rounds that are limited by epochs
+    if steps < 0:  # Lightning's number of steps where rounds are limited by epochs
         steps = math.inf
     if steps == math.inf and settings["lr_schedule"] != "constant":
         rank_zero_warn(
@@ -244,9 +244,9 @@ class Muon(torch.optim.AdamW):
     without units for it takes much longer.
 
     Args:
-        groups: of parameters.
+        groups: groups of parameters.
         transposed: parameters whose rows are inputs.
-        **settings: of `torch.optim.AdamW`.
+        **settings: arguments of `torch.optim.AdamW`.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ def compile_for(module: L.LightningModule, choice: bool | str | None) -> None:
     """Compile the layers of a module that begins to train; see `lmrl.models.lm.compile_layers`.
 
     Args:
-        module: with its trainer.
+        module: the module, which has a trainer.
         choice: false: not; true or the name of a backend; None: on a GPU, if the run is long enough.
     """
     trainer = module.trainer

@@ -31,7 +31,7 @@ class TermMeans(NamedTuple):
     means: dict[str, Tensor]
     """() each; 0 where there were no tokens."""
     tokens: Tensor
-    """() int64, over how many tokens."""
+    """() int64, number of tokens."""
 
 
 class TokenMeans(Metric):
@@ -41,7 +41,7 @@ class TokenMeans(Metric):
     itself: with five terms, ten messages in place of two at each training step.
 
     Args:
-        names: of the terms.
+        names: names of the terms.
         **settings: arguments of `torchmetrics.Metric`.
     """
 
@@ -223,9 +223,8 @@ class LossReporter(Callback):
             if state is not None and _shapes(state) == _shapes(metric.state_dict()):
                 metric.load_state_dict(state)
             first = values[0]  # a tensor, or tensors by name
-            self._metrics[key] = metric.to(
-                next(iter(first.values())).device if isinstance(first, dict) else first.device
-            )
+            device = next(iter(first.values())).device if isinstance(first, dict) else first.device
+            self._metrics[key] = metric.to(device)
         self._metrics[key].update(*values)
 
     def means_so_far(self) -> dict[str, Tensor]:
@@ -325,12 +324,12 @@ class WeightReporter(LossReporter):
 
     Args:
         name: see `LossReporter`.
-        max_weight: at which the weights are cut off.
+        max_weight: upper limit of the weights.
     """
 
     _WINDOW = 200  # batches that are judged together: while the values move, one alone may look like anything
-    _SATURATED_SHARE = 0.9  # of `max_weight`, which a mean weight must reach for a warning
-    _VANISHING_WEIGHT = 0.01  # which no weight must exceed for a warning
+    _SATURATED_SHARE = 0.9  # share of `max_weight` that a mean weight must reach for a warning
+    _VANISHING_WEIGHT = 0.01  # if no weight exceeds this, there is a warning that nothing is learned
 
     def __init__(self, name: str, max_weight: float) -> None:
         super().__init__(name)
@@ -361,7 +360,7 @@ class WeightReporter(LossReporter):
 class RoundReporter(LossReporter):
     """Logs the terms of PPO's loss as means over a round, and the first ratios, which must be 1."""
 
-    _MAX_RATIO_GAP = 0.05  # of a first ratio from 1, in any precision
+    _MAX_RATIO_GAP = 0.05  # largest gap between a first ratio and 1, in any precision
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -399,7 +398,7 @@ class RoundReporter(LossReporter):
 
     def _update_round(self, key: str, terms: TermMeans) -> None:
         # All ranks add the same numbers, so the state in a checkpoint is that of each.
-        self.update(key, lambda: TokenMeans([*terms.means], sync_on_compute=False), *terms)
+        self.update(key, lambda: TokenMeans([*terms.means], sync_on_compute=False), terms.means, terms.tokens)
 
 
 def _of_validation(key: str) -> bool:

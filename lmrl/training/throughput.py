@@ -77,7 +77,7 @@ class Throughput(Callback):
         self._stepped += perf_counter() - self._step_began
         for part in parts_of(batch):
             self._ids += sum(part.lengths)
-            self._flops += self._cost.of(part)
+            self._flops += self._cost.of_batch(part)
         step = trainer.global_step
         # The batches of an accumulated step share its number; the last one of them makes the step.
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]

@@ -86,7 +86,7 @@ def test_the_flops_of_a_llama() -> None:
 
 def test_the_flops_of_bc(mix: TokenBatch) -> None:
     module = BC(architecture=SIZE.architecture())
-    assert count_of(module, mix) == module.step_cost().of(mix)
+    assert count_of(module, mix) == module.step_cost().of_batch(mix)
 
 
 def test_the_flops_of_ilql(mix: TokenBatch) -> None:
@@ -95,7 +95,7 @@ def test_the_flops_of_ilql(mix: TokenBatch) -> None:
     width = SIZE.width
     whole_tables = 2 * 2 * width * (SIZE.vocabulary * states - mix.n_tokens)
     module = ILQL(architecture=SIZE.architecture())
-    assert count_of(module, mix) == module.step_cost().of(mix) + whole_tables
+    assert count_of(module, mix) == module.step_cost().of_batch(mix) + whole_tables
 
 
 def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_large_vocabulary_is_gone_over_twice_and_counts_once(monkeypatch: pyte
     its = data(0, 16)
     again = 2 * SIZE.width * SIZE.vocabulary * len(its.row)
     module = BC(architecture=SIZE.architecture())
-    assert count_of(module, its) == module.step_cost().of(its) + again
+    assert count_of(module, its) == module.step_cost().of_batch(its) + again
 
 
 def test_the_formula_in_numbers() -> None:
@@ -179,7 +179,7 @@ def test_mfu_is_required_work_by_time_and_peak(trained: dict[str, Row]) -> None:
     best = next(row.value for name, row in trained.items() if name.startswith("peak"))
     module = BC(architecture=TINY.architecture())
     plain = training.plain_flops(module.model, its)
-    bc = module.step_cost().of(its)
+    bc = module.step_cost().of_batch(its)
     for name, work in (("plain loop", plain), ("BC", bc)):
         speed = trained[f"training, {name}"].value
         assert speed is not None and best is not None

@@ -28,7 +28,7 @@ class Steps(Callback):
         self.costs: list[int] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        self.costs.append(lm_cost(pl_module.model).of(batch))
+        self.costs.append(lm_cost(pl_module.model).of_batch(batch))
 
 
 class Rounds(RolloutCollection):

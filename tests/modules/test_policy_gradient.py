@@ -543,6 +543,18 @@ def test_episodes_that_were_not_played_in_groups_cannot_be_compared() -> None:
     assert module.groups(alone) == [0, 1] and group_advantages([1.0, 3.0], [0, 1], "grpo").tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("kl_weight", "is_computed"), [(0.0, False), (0.1, True)])
+def test_a_kl_in_the_rewards_is_only_computed_if_all_episodes_were_scored(kl_weight: float, is_computed: bool) -> None:
+    """Without a penalty the reference scores a sample of the episodes; the others keep their own log-probabilities."""
+    table = Table(WINDOWS[0])
+    module = make(GRPO, table, advantage="rebn", use_kl_in_reward=True, kl_weight=kl_weight)
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    rollout = rollout_of([one for one, _ in sampled(table, WINDOWS[0])][:2], WINDOWS[0])
+    module.process(rollout)
+    batch = collate([part for episode in rollout for part in episode.trained_segments()], bootstrap=False)
+    assert (module.losses(batch).kl_loss is not None) is is_computed
+
+
 @pytest.mark.parametrize(("max_gap", "expected"), [(None, [0.0, 0.7, 0.9, 0.0, 2.0]), (0.1, [0.7, 0.7, 0.9, 1.4, 2.0])])
 def test_of_stale_rounds_tokens_that_have_moved_far_enough_weigh_nothing(
     max_gap: float | None, expected: list[float]

@@ -113,8 +113,8 @@ def batch() -> TokenBatch:
 def test_padding_costs_nothing() -> None:
     padded = batch()
     assert padded.input_ids.shape == (2, 21) and padded.lengths == (21, 3)
-    assert StepCost(1000, 10).of(padded) == 1000 * 24 + 10 * (21**2 + 3**2)
-    assert StepCost(0, 0, 100, 1).of(padded) == 100 * len(padded.row) + 22
+    assert StepCost(1000, 10).of_batch(padded) == 1000 * 24 + 10 * (21**2 + 3**2)
+    assert StepCost(0, 0, 100, 1).of_batch(padded) == 100 * len(padded.row) + 22
 
 
 class Clock:
@@ -208,7 +208,7 @@ def test_a_run_logs_its_speed(clock: Clock, tmp_path: Path, monkeypatch: pytest.
     for row in (first, second):
         assert row["perf/data_wait"] == pytest.approx(3 / 8)
         assert row["perf/tokens_per_s"] == pytest.approx(24 / 8)
-        assert row["perf/mfu"] == pytest.approx(module.step_cost().of(batch()) / 8 / 1e6)
+        assert row["perf/mfu"] == pytest.approx(module.step_cost().of_batch(batch()) / 8 / 1e6)
 
 
 def test_the_playing_of_a_round_is_no_wait_for_data(
