@@ -140,10 +140,9 @@ def keep_rows(out: Path, folder: Path) -> int:
         for name in line["results"]:
             record = results.read(out / "results" / name)
             facts[job] = {key: record[key] for key in ("machine", "versions", "commit", "date", "load")}
-            rows[job] = []
             for row in record["rows"]:
                 fields = {key: value for key, value in row.items() if key != "benchmark"}
-                rows[job].append(Row(**fields))
+                rows.setdefault(job, []).append(Row(**fields))
     if not rows:
         print(f"{out} holds no rows of a finished job", file=sys.stderr)
         return 2

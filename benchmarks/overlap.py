@@ -133,8 +133,9 @@ def run() -> Iterator[Row]:
             share = alone.playing / alone.whole
             ideal = max(alone.playing, alone.learning)
             yield Row(f"{name}: share of the time in which a round is played", 100 * share, "%")
-            yield Row(f"{name}: episodes per second without overlap", size.episodes / alone.whole, "", digits=2)
-            yield Row(f"{name}: episodes per second with overlap", size.episodes / ahead.whole, "", "higher", digits=2)
+            speeds = [size.episodes / one.whole for one in (alone, ahead)]
+            yield Row(f"{name}: episodes per second without overlap", speeds[0], "episodes/s", digits=2)
+            yield Row(f"{name}: episodes per second with overlap", speeds[1], "episodes/s", "higher", digits=2)
             yield Row(f"{name}: with overlap / without", alone.whole / ahead.whole, "x", "higher", digits=2)
             asked = ">= 90 %"
             yield Row(f"{name}: with overlap, of the ideal", 100 * ideal / ahead.whole, "%", "higher", asked)

@@ -173,6 +173,5 @@ def compare(old: Mapping[str, Any], rows: Mapping[str, Sequence[Row]], machine: 
 
 def is_worse(old: float, new: float, better: str | None) -> bool:
     """Whether the new figure is worse by more than `TOLERANCE`; where no way is better, never."""
-    if better == "higher":
-        return new < (1 - TOLERANCE) * old
-    return better == "lower" and new > (1 + TOLERANCE) * old
+    loss = {"higher": old - new, "lower": new - old}.get(better or "", 0.0)
+    return loss > TOLERANCE * abs(old)  # figures may be negative

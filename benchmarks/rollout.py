@@ -38,7 +38,6 @@ __all__ = ["memory", "run"]
 SLOTS = 32
 EPISODES = 64
 REPEATS = 3
-REFERENCE = {"BC": 310.0, "ILQL": 114.0}  # turns/s of the reference on the same two cores
 TOKENIZER = load_tokenizer()
 
 
@@ -103,7 +102,7 @@ def maze() -> Iterator[Row]:
         "ILQL": lambda: guided(model, window, 8),
     }
     for name, speed in alternating(players, "maze_fo", turns=20).items():
-        yield Row(f"FO maze, {name}", speed, "turns/s", "higher", f">= {2 * REFERENCE[name]:,.0f} turns/s")
+        yield Row(f"FO maze, {name}", speed, "turns/s", "higher")
 
 
 def dialogues() -> Iterator[Row]:

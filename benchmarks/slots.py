@@ -31,9 +31,8 @@ __all__ = ["required", "run"]
 TOKENS = {"twenty_questions": 24, "wordle": 8}
 SLOTS = (8, 32, 128, 256, 512)
 REPEATS = 3
-#: Shares of the peak that are asked at 32 slots (twice those of the first version) and at the best number of slots.
-ASKED_AT_32 = {"twenty_questions": 0.089, "wordle": 0.159}
 ASKED_AT_BEST = 0.25
+"""The share of the peak that is asked at the best number of slots."""
 _TOKENIZER = load_tokenizer()
 
 
@@ -99,8 +98,7 @@ def _rows(repeats: int, slots: tuple[int, ...]) -> Iterator[Row]:
         for number, (turns, flops) in found.items():
             yield Row(f"{task}, {number} slots", turns, "turns/s", "higher")
             share = flops / best.flops
-            asked = f">= {ASKED_AT_32[task]:.1%}" if number == 32 else ""
-            yield Row(f"{task}, {number} slots, share of the peak", share, "", "higher", asked, shown=f"{share:.1%}")
+            yield Row(f"{task}, {number} slots, share of the peak", share, "", "higher", shown=f"{share:.1%}")
         number, share = max(((number, one.flops / best.flops) for number, one in found.items()), key=lambda its: its[1])
         shown = f"{share:.1%}, at {number} slots"
         yield Row(f"{task}, share of the peak at best", share, "", "higher", f">= {ASKED_AT_BEST:.0%}", shown=shown)

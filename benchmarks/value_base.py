@@ -1,10 +1,12 @@
 """Measure what the values of MC and ILQL add to filtered BC, by using its language model in their runs, not BC's.
 
 If offline RL is below filtered BC because it plays a worse policy, some beta above 0 is better than 0 here. If none is,
-its values are the reason. Needs finished runs: ``lmrl reproduce TASK --algorithms filtered_bc mc ilql``.
+its values are the reason. The best of many settings looks better than it is on the games that chose it, so settings are
+chosen on the games for selection and compared on those for evaluation. Needs finished runs: ``lmrl reproduce TASK
+--algorithms filtered_bc mc ilql``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +42,7 @@ class Played(NamedTuple):
 
 
 def played(task: str, values: ValueModule, policy: LanguageModule, games: int = GAMES) -> tuple[Played, Played]:
-    """Return the best setting without values and the best with them; all play the same games, those for selection.
+    """Return the best setting without values and the best with them, with returns of games that did not choose them.
 
     Args:
         task: the task to play.
@@ -49,13 +51,18 @@ def played(task: str, values: ValueModule, policy: LanguageModule, games: int = 
         games: the number of games for each setting.
     """
     values.model.load_state_dict(policy.model.state_dict())
-    found = []
-    for beta, temperature in product((0.0, *BETAS), TEMPERATURES):
+
+    def play(temperature: float, beta: float, selection: bool) -> Played:
         player = values.policy(beta=beta, temperature=temperature, max_new_tokens=registry.task(task).max_action_tokens)
-        episodes = evaluate(player, task, games, slots=64, selection=True).episodes
-        found.append(Played(temperature, beta, tuple(episode.total_reward for episode in episodes)))
-    without = [one for one in found if one.beta == 0.0]
-    return max(without, key=lambda one: one.mean), max(found[len(without) :], key=lambda one: one.mean)
+        episodes = evaluate(player, task, games, slots=64, selection=selection).episodes
+        return Played(temperature, beta, tuple(episode.total_reward for episode in episodes))
+
+    def best(betas: Sequence[float]) -> Played:
+        tried = [play(temperature, beta, selection=True) for beta, temperature in product(betas, TEMPERATURES)]
+        chosen = max(tried, key=lambda one: one.mean)
+        return play(chosen.temperature, chosen.beta, selection=False)
+
+    return best([0.0]), best(BETAS)
 
 
 def run() -> Iterator[Row]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from lmrl.datamodules import BatchSpec, MazeDataModule
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.intervals import bootstrap_difference, bootstrap_mean
+from lmrl.evaluation.intervals import bootstrap_mean
 from lmrl.losses import gather_token_scores
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import head_of, hidden_states, trunk_of
@@ -116,7 +116,9 @@ for kind in (BC, AdvantageWeightedBC):
 # interval is over episodes of these two runs. It does not say how other training seeds would differ.
 
 # %%
-gain = bootstrap_difference(returns["advantage_weighted_bc"], returns["bc"])
+# Both played the same games, so they are compared game by game, within each start.
+gains = [weighted - plain for weighted, plain in zip(returns["advantage_weighted_bc"], returns["bc"], strict=True)]
+gain = bootstrap_mean(gains, strata=[place % played.starts for place in range(EPISODES)])
 print(f"advantage_weighted_bc over bc, in points of return: 95 % [{gain.low:.1f}, {gain.high:.1f}]")
 assert TINY or gain.low > 0
 

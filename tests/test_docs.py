@@ -1,5 +1,6 @@
 """The site is built without a warning, its links lead somewhere, and the reference is that of the parsers."""
 
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,17 @@ def test_the_reference_has_the_arguments_that_the_parser_has(capsys: pytest.Capt
 @pytest.mark.slow
 def test_generated_parts_of_the_docs_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert build_docs.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_of_several_machines_the_newest_record_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_docs, "BENCHMARKS", tmp_path)
+    for cpu, date, seconds in (("old", "2026-01-09 09:00 UTC", 9.0), ("new", "2026-01-10 08:00 UTC", 4.0)):
+        rows = [{"name": "the first game, drawn", "value": seconds}]
+        record = {"machine": {"cpu": cpu, "cores": 2}, "date": date, "rows": rows}
+        (tmp_path / f"first_game-{cpu}-2-cores.json").write_text(json.dumps(record), encoding="utf-8")
+    assert build_docs.of_first_game().endswith("after 4 s (new, 2 cores).")
+    with pytest.raises(FileNotFoundError, match=r"lacks anchors-\*\.json"):
+        build_docs.of_anchors()
 
 
 def test_every_task_with_records_has_a_table_in_the_docs() -> None:

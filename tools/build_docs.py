@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -174,6 +175,18 @@ def of_zoo() -> str:
     return grid(["policy", "normalised [95 %]", "won", "episodes", "settings", "MB"], rows)
 
 
+def newest(pattern: str) -> dict[str, Any]:
+    """Return the newest record of a benchmark: each machine on which it ran has a file of its own.
+
+    Args:
+        pattern: of the names of the files.
+    """
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in BENCHMARKS.glob(pattern)]
+    if not records:
+        raise FileNotFoundError(f"{BENCHMARKS} lacks {pattern}")
+    return max(records, key=lambda record: str(record["date"]))
+
+
 def of_peers(name: str) -> str:
     """Return what a comparison with other packages found: a table of speeds, all other rows, and what it ran with."""
     # Each comparison is in the file of the machine on which it ran last.
@@ -209,18 +222,16 @@ def of_peers(name: str) -> str:
 
 def of_anchors() -> str:
     """Return how often states come again within a group, a row per task."""
-    (path,) = BENCHMARKS.glob("anchors-*.json")
     rows: dict[str, list[str]] = {}
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in newest("anchors-*.json")["rows"]:
         rows.setdefault(row["name"].partition(":")[0], []).append(row["shown"])
     return grid(["task", "`observation`", "`context`"], [[task, *shown] for task, shown in rows.items()])
 
 
 def of_illegal_moves(task: str) -> str:
     """Return the shares of illegal first tries in a position, by kind, a row per player of the first training seed."""
-    (path,) = BENCHMARKS.glob("illegal_moves-*.json")
     rows: dict[str, dict[str, str]] = {}
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in newest("illegal_moves-*.json")["rows"]:
         player, _, what = row["name"].removeprefix(f"{task}, ").partition(": ")
         if row["name"].startswith(f"{task}, ") and not player.startswith("seed "):
             rows.setdefault(player, {})[what] = row["shown"].partition(" of ")[0].replace("%", " %")
@@ -247,8 +258,7 @@ def of_ratios() -> str:
     """Return the ratios of `RATIOS`, each with the machine that measured it."""
     lines = []
     for start, benchmark, name in RATIOS:
-        (path,) = BENCHMARKS.glob(f"{start}-*.json" if "-" not in start else f"{start}.json")
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = newest(f"{start}-*.json" if "-" not in start else f"{start}.json")
         row = next(row for row in record["rows"] if (row["benchmark"], row["name"]) == (benchmark, name))
         lines.append([f"`{benchmark}`", name, row["shown"], record["machine"].get("gpu") or record["machine"]["cpu"]])
     return grid(["benchmark", "ratio", "measured", "machine"], lines)
@@ -256,8 +266,7 @@ def of_ratios() -> str:
 
 def of_chat_model() -> str:
     """Return a row per algorithm: peak memory and speed with all weights of SmolLM2 and with adapters."""
-    (path,) = BENCHMARKS.glob("chat_model-*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = newest("chat_model-*.json")
     shown = {row["name"]: row["shown"] for row in record["rows"]}
     lines = []
     for name in ("BC", "ILQL", "PPO", "GRPO"):
@@ -273,8 +282,7 @@ def of_chat_model() -> str:
 
 def of_first_game() -> str:
     """Return a sentence that says how long ``make demo`` takes."""
-    (path,) = BENCHMARKS.glob("first_game-*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = newest("first_game-*.json")
     (drawn,) = [row["value"] for row in record["rows"] if row["name"].endswith("drawn")]
     machine = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
     return f"After installation, the browser shows the first game after {duration(drawn)} ({machine})."

@@ -7,8 +7,8 @@ TRL's messages are the bare texts of the game, and whatever its model says is a 
 the same kind of sequence, ``observation, action, observation, ...`` (`Bare` says how; a test holds them together). The
 learning rate is so small that actions stay as long as they are.
 
-TRL 1.16 has no PPO and no other trainer that plays. Our PPO, with its value head and V at each token, is therefore
-compared with TRL's GRPO.
+TRL 1.16 has no PPO and no other trainer that plays. Our PPO is therefore compared with TRL's GRPO. Its critic is the
+default one, which learns from each round before the policy does; that time counts as learning.
 """
 
 import logging
@@ -51,7 +51,6 @@ KL = 0.001
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {"maze_fo": (10, {"max_steps": 10}), "wordle": (6, {})}
 """Turns of an episode, and arguments of the environment."""
 TRL = "TRL"
-PAGED = "TRL, continuous batching"
 ASKED = {TRL: ">= 2x"}
 _ALWAYS: dict[str, Any] = {
     "temperature": 1.0,
@@ -222,7 +221,7 @@ def trl_trainer(
     )
 
 
-def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool = False) -> tuple[Block, Any]:
+def theirs(model: Path, task: str, folder: Path, rounds: int) -> tuple[Block, Any]:
     """Run rounds of TRL and return their times, and the trainer."""
     turns, arguments = TASKS[task]
     stamps = _Stamps()
@@ -241,7 +240,6 @@ def theirs(model: Path, task: str, folder: Path, rounds: int, continuous: bool =
         generation_kwargs={"max_new_tokens": find_task(task).max_action_tokens},
         beta=KL,
         learning_rate=LR,
-        use_transformers_continuous_batching=continuous,
     )
     stamps.trainer = trainer
     trainer.train()

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import chess
 import numpy as np
@@ -32,6 +33,7 @@ from lmrl.envs import registry
 from lmrl.envs.chess.env import spaced_san
 from lmrl.envs.registry import make_policy
 from lmrl.errors import UserError
+from lmrl.evaluation import Evaluation, evaluate
 from lmrl.evaluation.loading import load_policy
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.modules import BC, MC
@@ -307,7 +309,14 @@ def test_a_side_is_a_run_of_the_run_file_with_its_tokens(tmp_path: Path) -> None
 TINY = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
 
 
-def test_values_are_played_on_the_other_language_model() -> None:
+def test_values_are_played_on_the_other_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    chooses: list[bool] = []
+
+    def noting(*given: Any, selection: bool, **more: Any) -> Evaluation:
+        chooses.append(selection)
+        return evaluate(*given, selection=selection, **more)
+
+    monkeypatch.setattr(value_base, "evaluate", noting)
     policy = BC(architecture=TINY, tokenizer="lmrl-letters")
     values = MC(architecture=TINY, tokenizer="lmrl-letters")
     values.window = Window(tokens=16)
@@ -316,6 +325,7 @@ def test_values_are_played_on_the_other_language_model() -> None:
         assert all(map(torch.equal, values.model.parameters(), policy.model.parameters()))
         assert without.beta == 0.0 < with_values.beta
         assert with_values.returns == without.returns  # Q is the same of all tokens
+        assert chooses == [True] * 3 + [False] + [True] * 15 + [False], "the games that choose are not those compared"
 
         with torch.no_grad():
             values.q_heads[0].outer.bias[values.tokenizer.convert_tokens_to_ids("R")] = 100.0

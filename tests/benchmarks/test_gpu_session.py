@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_session, model_parts
+from benchmarks import gpu_session, model_parts, results
 from benchmarks.gpu_session import QUEUE, ROOT, read_queue
+from benchmarks.row import Row
+
+MACHINE = {"cpu": "some", "cores": 1, "threads": 1}
 
 #: Writes a results file of two rows as `python -m benchmarks` does, and does not end by itself.
 SLOW = """
@@ -65,6 +68,20 @@ def test_a_job_past_its_limit_is_stopped_and_its_rows_are_kept(tmp_path: Path) -
 
     code, log = session(tmp_path, jobs)
     assert (code, log["slow"]["state"]) == (0, "done"), "the next attempt has the words of resume"
+
+
+def test_rows_of_all_files_of_a_job_are_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    names = []
+    for name in ("one", "two"):
+        facts = {"machine": MACHINE, "versions": {}, "commit": None, "date": "", "load": 0}
+        path = results.write(out / "results", name, {"toy": [Row(name, 1.0)]}, facts)
+        names.append(path.name)
+    log = {"job": "both", "state": "done", "results": names}
+    (out / "session.jsonl").write_text(json.dumps(log) + "\n", encoding="utf-8")
+    assert gpu_session.keep_rows(out, tmp_path / "kept") == 0
+    (path,) = (tmp_path / "kept").glob("session-*.json")
+    assert [(row["benchmark"], row["name"]) for row in results.read(path)["rows"]] == [("both", "one"), ("both", "two")]
 
 
 @pytest.mark.nightly

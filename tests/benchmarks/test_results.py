@@ -73,20 +73,27 @@ def worse(tmp_path: Path, *new: Row, old: tuple[Row, ...] = (SPEED, TIME, RATIO)
 
 
 @cases(
-    ("better", "new", "expected"),
+    ("better", "old", "new", "expected"),
     [
-        ("higher", 91.0, False),
-        ("higher", 89.0, True),
-        ("higher", 200.0, False),
-        ("lower", 109.0, False),
-        ("lower", 111.0, True),
-        ("lower", 50.0, False),
-        (None, 1.0, False),
-        (None, 1000.0, False),
+        ("higher", 100.0, 91.0, False),
+        ("higher", 100.0, 89.0, True),
+        ("higher", 100.0, 200.0, False),
+        ("lower", 100.0, 109.0, False),
+        ("lower", 100.0, 111.0, True),
+        ("lower", 100.0, 50.0, False),
+        ("higher", -100.0, -100.0, False),
+        ("higher", -100.0, -109.0, False),
+        ("higher", -100.0, -111.0, True),
+        ("lower", -100.0, -91.0, False),
+        ("lower", -100.0, -89.0, True),
+        ("lower", -100.0, -200.0, False),
+        ("lower", 0.0, 0.0, False),
+        (None, 100.0, 1.0, False),
+        (None, 100.0, 1000.0, False),
     ],
 )
-def test_more_than_a_tenth_worse_is_a_regression(better: str | None, new: float, expected: bool) -> None:
-    assert results.is_worse(100.0, new, better) is expected
+def test_more_than_a_tenth_worse_is_a_regression(better: str | None, old: float, new: float, expected: bool) -> None:
+    assert results.is_worse(old, new, better) is expected
 
 
 def test_regressions_are_named(tmp_path: Path) -> None:

@@ -35,6 +35,14 @@ def test_the_same_games_are_compared_game_by_game(tmp_path: Path) -> None:
     assert one[0].improvement == 1.0 and one[0].improvement_interval == (1.0, 1.0)
 
 
+def test_the_same_games_from_fixed_starts_are_resampled_within_their_start(tmp_path: Path) -> None:
+    """The near start is better by one in each game, the far start is the same: nothing is left to chance."""
+    near_and_far = {"a": [0.0, -10.0] * 20, "b": [1.0, -10.0] * 20}
+    played = [read_played(lay(tmp_path / name, returns, starts=2)) for name, returns in near_and_far.items()]
+    (one,) = compare(played)
+    assert one.paired and one.difference_interval == (0.5, 0.5) and one.improvement_interval == (0.75, 0.75)
+
+
 def test_other_games_are_compared_as_a_whole(tmp_path: Path) -> None:
     base = [-5.0, -1.0] * 20
     first = read_played(lay(tmp_path / "a", base))

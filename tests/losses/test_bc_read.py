@@ -59,9 +59,8 @@ def test_read_tokens_are_looked_up_before_they_come() -> None:
     assert batch.observation_state is not None
     assert batch.observation_token is not None
     before = batch.input_ids[batch.row[batch.observation_state], batch.col[batch.observation_state]]
-    after = batch.input_ids[batch.row[batch.observation_state], batch.col[batch.observation_state] + 1]
-    assert torch.equal(after, batch.observation_token)
-    assert len(before) == len(after)
+    pairs = zip(map(chr, before.tolist()), map(chr, batch.observation_token.tolist()), strict=True)
+    assert sorted(map("".join, pairs)) == ["\nc", "ab", "ab", "cd"]
 
 
 def test_the_loss_by_hand() -> None:

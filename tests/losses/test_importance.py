@@ -1,6 +1,7 @@
 """Truncated importance weights: of tokens, of whole actions, and where in the losses they stand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from lmrl.losses import (
     clipped_policy_loss,
     grpo_loss,
     importance_weights,
-    kl_penalty,
     ppo_loss,
     token_logprobs,
     truncated_policy_loss,
@@ -93,6 +93,24 @@ def test_a_token_that_has_moved_far_enough_is_not_pushed_again() -> None:
     assert [round(7 * float(share)) for share in shares] == [3, 1, 1]
 
 
+def test_with_a_cap_the_losses_of_ppo_and_grpo_truncate_weights_under_all_settings() -> None:
+    """Actions of two tokens with ratios of 2 and 0.6, together 1.2, and of one token with 1.25 and with 0.85.
+
+    The first weight is capped at 1.1. The others are 0: one is above 1.22, the other below 0.9.
+    """
+    now = TokenLogprobs(torch.tensor([2.0, 0.6, 1.25, 0.85]).log(), torch.zeros(4))
+    old = torch.zeros(4)
+    advantage = torch.tensor([1.0, 1.0, 1.0, -1.0])
+    weight = torch.tensor([0.5, 0.75, 2.0, 3.0])
+    settings: dict[str, Any] = {"clip": 0.1, "clip_high": 0.22, "importance_cap": 1.1, "entropy_weight": 0.0}
+    settings["turn_end"] = torch.tensor([False, True, True, True])
+    columns = PPOColumns(old, old, advantage, old, weight)
+    ppo = ppo_loss(now, None, columns, value_clip=None, value_weight=0.0, **settings)
+    grpo = grpo_loss(now, GRPOColumns(old, old, advantage, weight), kl_weight=None, kl_loss_type="k3", **settings)
+    by_hand = -(0.5 + 0.75) * 1.1 / 4
+    assert [ppo.loss.item(), grpo.loss.item()] == pytest.approx([by_hand, by_hand])
+
+
 def policies() -> tuple[TokenLogprobs, Tensor]:
     old = torch.tensor([-1.0, -2.0, -0.5])
     return TokenLogprobs(old + torch.tensor([0.05, -0.05, 0.4]), torch.tensor([0.7, 0.8, 0.9])), old
@@ -119,9 +137,13 @@ def test_of_grpo_the_kl_penalty_is_not_weighed() -> None:
     ref = torch.tensor([-1.5, -1.0, -0.7])
     importance = torch.tensor([2.0, 0.5, 0.25])
     weight = torch.tensor([1.5, 1.5, 0.0])
-    settings = {"clip": 0.2, "clip_high": None, "kl_weight": 0.3, "kl_loss_type": "k3", "entropy_weight": 0.0}
-    found = grpo_loss(now, GRPOColumns(old, ref, ADVANTAGE, weight, importance), **settings)  # type: ignore[arg-type]
-    by_hand = -1.5 * 2.0 * math.exp(0.05) + 1.5 * 0.5 * 2.0 * math.exp(-0.05)
-    assert found.policy_loss.item() == pytest.approx(by_hand / 3)
-    assert found.kl_loss.item() == pytest.approx((weight * kl_penalty(now.logprob, ref, "k3")).sum().item() / 3)
-    assert found.loss.item() == pytest.approx((found.policy_loss + 0.3 * found.kl_loss).item())
+    settings = {"clip": 0.2, "clip_high": None, "kl_loss_type": "k3", "entropy_weight": 0.1}
+    columns = GRPOColumns(old, ref, ADVANTAGE, weight, importance)
+    found = grpo_loss(now, columns, kl_weight=0.3, **settings)  # type: ignore[arg-type]
+    policy_loss = (-1.5 * 2.0 * math.exp(0.05) + 1.5 * 0.5 * 2.0 * math.exp(-0.05)) / 3
+    # The log-ratios to the reference are 0.55 and -1.05; the third token has no weight.
+    kl_loss = 1.5 * (math.exp(-0.55) - 1 + 0.55 + math.exp(1.05) - 1 - 1.05) / 3
+    assert (found.policy_loss.item(), found.kl_loss.item()) == pytest.approx((policy_loss, kl_loss))
+    assert found.loss.item() == pytest.approx(policy_loss + 0.3 * kl_loss - 0.1 * 0.8)
+    without_kl = grpo_loss(now, columns, kl_weight=None, **settings)  # type: ignore[arg-type]
+    assert without_kl.loss.item() == pytest.approx(policy_loss - 0.1 * 0.8)

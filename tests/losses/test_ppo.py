@@ -113,6 +113,7 @@ def test_the_controller() -> None:
     raised = adaptive.updated(0.001, kl=60.0, samples=32)
     assert raised == pytest.approx(0.00100064)
     assert adaptive.updated(raised, kl=0.0, samples=32) == pytest.approx(raised * (1 - 0.00064))
+    assert adaptive.updated(0.001, kl=6.6, samples=32) == pytest.approx(0.001 * (1 + 0.1 * 32 / 1e4))  # less than 0.2
     assert KLController().updated(0.001, kl=60.0, samples=32) == 0.001
     assert KLController(target=0.01, horizon=100).updated(0.1, kl=0.0, samples=512) == pytest.approx(
         0.01
@@ -130,14 +131,15 @@ def loss_of(ratio: float, advantage: float) -> tuple[float, float]:
     rho = torch.tensor([ratio], requires_grad=True)
     old = PPOColumns(torch.zeros(1), torch.zeros(1), torch.tensor([advantage]), torch.zeros(1))
     now = TokenLogprobs(rho.log(), torch.zeros(1))
-    loss = ppo_loss(now, torch.zeros(1), old, clip=0.2, value_clip=0.2, value_weight=1.0).policy_loss
+    settings = {"clip": 0.2, "clip_high": 0.3, "value_clip": 0.2, "value_weight": 1.0}
+    loss = ppo_loss(now, torch.zeros(1), old, **settings).policy_loss  # type: ignore[arg-type]
     (gradient,) = torch.autograd.grad(loss, rho)
     return loss.item(), gradient.item() * ratio  # by the log of the ratio
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "expected"),
-    [(1.5, 1.0, (-1.2, 0.0)), (1.5, -1.0, (1.5, 1.5)), (0.5, 1.0, (-0.5, -0.5)), (0.5, -1.0, (0.8, 0.0))],
+    [(1.5, 1.0, (-1.3, 0.0)), (1.5, -1.0, (1.5, 1.5)), (0.5, 1.0, (-0.5, -0.5)), (0.5, -1.0, (0.8, 0.0))],
 )
 def test_the_ratio_is_clipped(ratio: float, advantage: float, expected: tuple[float, float]) -> None:
     assert loss_of(ratio, advantage) == pytest.approx(expected)
@@ -145,7 +147,12 @@ def test_the_ratio_is_clipped(ratio: float, advantage: float, expected: tuple[fl
 
 @pytest.mark.parametrize(
     ("value", "old_value", "target", "expected"),
-    [(1.0, 0.0, 2.0, (1.62, 0.0)), (1.0, 0.0, 0.1, (0.405, 0.9)), (0.1, 0.0, 2.0, (1.805, -1.9))],
+    [
+        (1.0, 0.0, 2.0, (1.62, 0.0)),
+        (-1.0, 0.0, -2.0, (1.62, 0.0)),
+        (1.0, 0.0, 0.1, (0.405, 0.9)),
+        (0.1, 0.0, 2.0, (1.805, -1.9)),
+    ],
 )
 def test_the_value_is_clipped(value: float, old_value: float, target: float, expected: tuple[float, float]) -> None:
     v = torch.tensor([value], requires_grad=True)
@@ -264,6 +271,19 @@ def test_weights_of_tokens(mode: str, expected: list[float]) -> None:
     """Two episodes: the first has actions of two tokens and of one, the second has an action of one token."""
     assert loss_weights([[2, 1], [1]], mode).tolist() == pytest.approx(expected)
     assert loss_weights([], mode).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("k1", [math.log(2), -math.log(2)]),
+        ("k2", [math.log(2) ** 2 / 2, math.log(2) ** 2 / 2]),
+        ("k3", [0.5 - 1 + math.log(2), 2 - 1 - math.log(2)]),
+    ],
+)
+def test_the_kl_penalty_of_a_token_that_is_twice_and_half_as_likely(kind: str, expected: list[float]) -> None:
+    penalty = kl_penalty(torch.tensor([0.5, 0.25]).log(), torch.tensor([0.25, 0.5]).log(), kind)
+    assert penalty.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["k2", "k3"])

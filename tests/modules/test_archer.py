@@ -246,6 +246,30 @@ def test_an_action_gains_nothing_by_a_ratio_beyond_the_clip(advantage: float, ra
     assert logprob.grad.tolist() == pytest.approx([expected, expected])
 
 
+def test_the_loss_of_a_round_by_hand() -> None:
+    """An action of two tokens that is now twice as likely; of its two target Qs the lower one counts."""
+    values = TurnValues(
+        q=[torch.tensor([1.0]), torch.tensor([3.0])],
+        target_q=[torch.tensor([4.0]), torch.tensor([6.0])],
+        value=torch.tensor([2.0]),
+        next_value=torch.tensor([10.0]),
+    )
+    reward = torch.tensor([0.25, 0.75])
+    logprob = torch.tensor([-1.0, -2.0])
+    turns = turns_of(torch.tensor([False, True]))
+    terms = archer_loss(
+        values, reward, torch.tensor([False, False]), turns, logprob, logprob - math.log(2) / 2,
+        gamma=0.5, expectile=0.75, temperature=1.0, max_weight=5.0, clip=0.3,
+    )  # fmt: skip
+    target = 1.0 + 0.5 * 10.0
+    q_loss = 0.5 * (target - 1.0) ** 2 + 0.5 * (target - 3.0) ** 2
+    v_loss = 0.75 * 0.5 * (4.0 - 2.0) ** 2
+    actor_loss = -1.3 * (4.0 - 2.0)  # the ratio of 2 is clipped
+    found = [terms.q_loss.item(), terms.v_loss.item(), terms.actor_loss.item(), terms.loss.item()]
+    by_hand = [q_loss, v_loss, actor_loss, q_loss + v_loss + actor_loss]
+    assert found == pytest.approx([term / 2 for term in by_hand])
+
+
 def test_nothing_but_its_own_part_is_moved_by_a_term() -> None:
     one = torch.ones(1)
     leaves = {name: torch.ones(1, requires_grad=True) for name in ("q", "target_q", "value", "next_value", "logprob")}

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 
 from lmrl.errors import UserError
-from lmrl.losses import group_advantages
+from lmrl.losses import GRPOColumns, PPOColumns, group_advantages
 from lmrl.modules import GAGPO, GRPO, HGPO, PPO, GiGPO
 from lmrl.modules import ppo as module_of_ppo
 from lmrl.modules.policy_gradient import RolloutCorrection, RolloutEpisode, rollout_episode
@@ -192,14 +193,40 @@ def test_grpo_climbs_the_chance_to_beat_another_episode() -> None:
     assert far(expected(make(GRPO, table, advantage="grpo"), table, window, 2), -exact) < 1e-4
 
 
+def rloo(played: Sequence[Episode]) -> list[float]:
+    """Return the advantage of each episode of a group of two over the other one."""
+    one, other = (episode.total_reward for episode in played)
+    return [one - other, other - one]
+
+
+def bias(found: Tensor, exact: Tensor) -> float:
+    """Return how far a gradient is from any multiple of the exact one."""
+    share = float((found * exact).sum() / exact.square().sum())
+    return far(found, share * exact)
+
+
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "turn-mean"])
 def test_what_divides_by_lengths_is_biased(mode: str) -> None:
     table = Table(WINDOWS[0])
     window = WINDOWS[0]
-    found = expected(make(GRPO, table, advantage="rloo", loss_agg_mode=mode), table, window, 2).flatten()
-    exact = -of_the_return(table, window).flatten()
-    best = float(found @ exact / (exact @ exact))  # up to a factor
-    assert far(found, best * exact) > 1e-3
+
+    def by_hand(played: Sequence[Episode]) -> list[float]:
+        found = []
+        tokens = sum(len("".join(one.actions)) for one in played)
+        turns = sum(map(len, played))
+        for one, advantage in zip(played, rloo(played), strict=True):
+            for action in one.actions:
+                divisors = {
+                    "token-mean": tokens / 2,
+                    "seq-mean-token-mean": len("".join(one.actions)),
+                    "turn-mean": turns / 2 * len(action),
+                }
+                found.append(advantage / divisors[mode])
+        return found
+
+    found = expected(make(GRPO, table, advantage="rloo", loss_agg_mode=mode), table, window, 2)
+    assert far(found, -by_brute_force(table, window, by_hand, 2)) < 1e-5
+    assert bias(found, of_the_return(table, window)) > 1e-3
 
 
 def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,11 +235,19 @@ def test_dividing_by_the_episodes_that_reach_a_turn_is_biased(monkeypatch: pytes
         total = sum(map(sum, lengths))
         return np.asarray([total / reach[t] for its in lengths for t, n in enumerate(its) for _ in range(n)])
 
+    def by_hand(played: Sequence[Episode]) -> list[float]:
+        reach = [2, sum(len(one) > 1 for one in played)]
+        found = []
+        for one, advantage in zip(played, rloo(played), strict=True):
+            found += [2 * advantage / reach[turn] for turn in range(len(one))]
+        return found
+
     table = Table(WINDOWS[0])
     window = WINDOWS[0]
     monkeypatch.setattr("lmrl.modules.grpo.loss_weights", by_index)
     found = expected(make(GRPO, table, advantage="rloo"), table, window, 2)
-    assert far(found, -of_the_return(table, window)) > 1e-2
+    assert far(found, -by_brute_force(table, window, by_hand, 2)) < 1e-5
+    assert bias(found, of_the_return(table, window)) > 1e-2
 
 
 def test_steps_of_gigpo_weigh_states_by_how_often_others_come_there() -> None:
@@ -270,6 +305,17 @@ def test_steps_of_gigpo_are_compared_within_their_group() -> None:
         return [turns.tolist() for turns in found]
 
     assert advantages(played) == [*advantages(played[:2]), *advantages(played[2:])]
+
+
+def test_the_advantage_among_turns_of_gigpo_has_a_weight() -> None:
+    """The episodes return 1 and 0; discounted by 0.5, what followed was 0.5 and 0 in s, and 1 and 0 in t."""
+    played = [
+        episode("s", "x", "t", "x", "e", rewards=[0.0, 1.0], terminated=True),
+        episode("s", "x", "t", "x", "e", rewards=[0.0, 0.0], terminated=True),
+    ]
+    module = make(GiGPO, Table(WINDOWS[1]), advantage="dr_grpo", step_gamma=0.5, step_weight=0.2)
+    first = [0.5 + 0.2 * 0.25, 0.5 + 0.2 * 0.5]
+    assert turn_advantages(module, played, [0, 0]) == pytest.approx([*first, -first[0], -first[1]])
 
 
 #: Two turns in the same room, "o", whose histories differ, and one episode that was truncated.
@@ -395,18 +441,19 @@ def by_brute_force(
     table: Table, window: Window, advantages: Callable[[Sequence[Episode]], Sequence[float]], size: int
 ) -> Tensor:
     """Return the gradient of the mean over all rounds of ``advantage * log-probability``, turn by turn."""
+    found = []
+    for one, p in sampled(table, window):
+        batch = collate(list(segments(one, CHARS, window)), bootstrap=False)
+        logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
+        said = torch.split(logprobs, [len(action) for action in one.actions])
+        found.append((one, p.item(), [gradient(turn.sum(), table, keep=True) for turn in said]))
     total = torch.zeros_like(table.logits)
-    for chosen in product(sampled(table, window), repeat=size):
-        chance = float(torch.stack([p.detach() for _, p in chosen]).prod())
-        played = [one for one, _ in chosen]
-        weights = iter(advantages(played))
-        terms = []
-        for one in played:
-            batch = collate(list(segments(one, CHARS, window)), bootstrap=False)
-            logprobs = table(batch).log_softmax(-1)[batch.state, batch.token]
-            for said in torch.split(logprobs, [len(action) for action in one.actions]):
-                terms.append(next(weights) * said.sum())
-        total += chance / size * gradient(torch.stack(terms).sum(), table)
+    for chosen in product(found, repeat=size):
+        chance = float(np.prod([p for _, p, _ in chosen]))
+        weights = advantages([one for one, _, _ in chosen])
+        gradients = [turn for _, _, turns in chosen for turn in turns]
+        for weight, turn in zip(weights, gradients, strict=True):
+            total += chance / size * weight * turn
     return total
 
 
@@ -520,10 +567,15 @@ def test_rebn_of_a_small_round_is_biased() -> None:
     """Its mean and its deviation come from the same turns that are compared with them."""
     table = Table(WINDOWS[0])
     window = WINDOWS[0]
-    found = expected(make(GRPO, table, advantage="rebn"), table, window, 2).flatten()
-    exact = -of_the_return(table, window).flatten()
-    best = float(found @ exact / (exact @ exact))
-    assert far(found, best * exact) > 1e-2
+
+    def by_hand(played: Sequence[Episode]) -> list[float]:
+        to_come = np.asarray([own for _, own in turns_of(played, 1.0)])
+        whitened = (to_come - to_come.mean()) / np.sqrt(to_come.var() + 1e-8)
+        return [float(advantage) for advantage in whitened]
+
+    found = expected(make(GRPO, table, advantage="rebn"), table, window, 2)
+    assert far(found, -by_brute_force(table, window, by_hand, 2)) < 1e-5
+    assert bias(found, of_the_return(table, window)) > 1e-2
 
 
 def test_a_group_in_numbers() -> None:
@@ -553,6 +605,78 @@ def test_a_kl_in_the_rewards_is_only_computed_if_all_episodes_were_scored(kl_wei
     module.process(rollout)
     batch = collate([part for episode in rollout for part in episode.trained_segments()], bootstrap=False)
     assert (module.losses(batch).kl_loss is not None) is is_computed
+
+
+def tokens_of(table: Table, *actions: tuple[str, ...]) -> list[RolloutEpisode]:
+    """Return the episodes with these actions."""
+    played = {one.actions: one for one, _ in sampled(table, WINDOWS[1])}
+    return rollout_of([played[names] for names in actions], WINDOWS[1])
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_the_penalty_in_the_loss_of_grpo_is_of_the_kind_that_was_asked_for(kind: str) -> None:
+    """The reference model is certain of all tokens, so the log-ratio is the policy's log-probability."""
+    table = Table(WINDOWS[1])
+    rollout = tokens_of(table, ("yzz",), ("x", "yx"))
+    for number, one in enumerate(rollout):
+        one.episode = replace(one.episode, info={"group": 0})
+        one.reward[-1] = number
+    module = make(GRPO, table, kl_weight=0.1, kl_loss_type=kind, loss_agg_mode="token-mean")
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    module.process(rollout)
+    batch = collate([part for one in rollout for part in one.trained_segments()], bootstrap=False)
+    x = np.concatenate([one.logprob for one in rollout])
+    by_hand = {"k1": x, "k2": x**2 / 2, "k3": np.exp(-x) - 1 + x}[kind].mean()
+    assert module.losses(batch).kl_loss.item() == pytest.approx(by_hand, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [GRPO, PPO])
+def test_of_stale_rounds_that_are_learned_from_once_each_step_truncates_the_weights(
+    kind: type[GRPO | PPO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ratios are 3 and the cap is 2: a bad token counts twice, a good one is likely enough and counts no more."""
+    learned_once = SimpleNamespace(hparams={"epochs": 1, "batches": None})
+    monkeypatch.setattr("lmrl.modules.policy_gradient.online_datamodule", lambda *_: learned_once)
+    table = Table(WINDOWS[1])
+    rollout = tokens_of(table, ("yzz",), ("x", "yx"))
+    module: GRPO | PPO = kind(architecture=TINY)
+    module._trainer = SimpleNamespace()  # type: ignore[assignment]
+    module.set_correction(RolloutCorrection(2.0, max_gap=None, is_stale=True))
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    if isinstance(module, PPO):
+        module.logits_from = lambda hidden, batch: table(batch)  # type: ignore[method-assign]
+    else:
+        module.logits = table  # type: ignore[assignment, method-assign]
+    columns = PPOColumns._fields[:4] if kind is PPO else GRPOColumns._fields[:4]
+    for one, advantage in zip(rollout, (1.0, -1.0), strict=True):
+        ones = np.ones(one.num_tokens)
+        one.columns = {name: ones for name in columns}
+        one.columns |= {"logprob": one.logprob - np.log(3.0), "advantage": advantage * ones}
+    batch = collate([part for one in rollout for part in one.trained_segments()], bootstrap=False)
+    assert module.losses(batch).policy_loss.item() == pytest.approx((3 * 0.0 + 3 * 2.0) / 6)
+
+
+@pytest.mark.parametrize(("level", "expected"), [("token", [2.0] * 6), ("turn", [8.0] * 3 + [2.0] + [4.0] * 2)])
+def test_importance_weights_are_of_that_whose_ratio_is_clipped(
+    level: str, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sampler says of each token that it was half as likely; actions have three tokens, one and two."""
+    data = SimpleNamespace(hparams={"epochs": 2, "batches": None}, minibatch_size=8)
+    monkeypatch.setattr("lmrl.modules.policy_gradient.online_datamodule", lambda *_: data)
+    monkeypatch.setattr("lmrl.modules.policy_gradient.log_now", lambda *_: None)
+    table = Table(WINDOWS[1])
+    module = make(GRPO, table, advantage="rebn", importance_sampling_level=level)
+    module._trainer = SimpleNamespace(precision_plugin=Precision())  # type: ignore[assignment]
+    module.set_correction(RolloutCorrection(importance_cap=100.0, max_gap=None))
+    module.invalid = torch.zeros(VOCABULARY, dtype=torch.bool)
+    module.ref_logits = table  # type: ignore[assignment, method-assign]
+    played = []
+    for one in tokens_of(table, ("yzz",), ("x", "yx")):
+        halved = tuple(tuple(logprob - np.log(2.0) for logprob in turn) for turn in one.episode.action_logprobs)
+        played.append(replace(one.episode, action_logprobs=halved))
+    prepared = module.prepare_rollout(played, [list(segments(one, CHARS, WINDOWS[1])) for one in played])
+    weights = [part.columns["importance"] for parts in prepared for part in parts]
+    assert np.concatenate(weights).tolist() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("max_gap", "expected"), [(None, [0.0, 0.7, 0.9, 0.0, 2.0]), (0.1, [0.7, 0.7, 0.9, 1.4, 2.0])])
