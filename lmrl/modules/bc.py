@@ -53,7 +53,8 @@ class BC(LanguageModule):
 
     def objective(self, terms: BCLoss, batch: TokenBatch) -> Tensor:
         """Action tokens and observation tokens, each divided by their expected number in a batch."""
-        # Their numbers vary independently from batch to batch, so each has its own scale.
-        if terms.nll is None or terms.read_nll is None:
+        # A subclass may have terms of its own.
+        if not isinstance(terms, BCLoss) or terms.nll is None or terms.read_nll is None:
             return super().objective(terms, batch)
+        # The two numbers vary independently from batch to batch, so each has its own scale.
         return terms.nll * batch.scale + self.observation_loss_weight * terms.read_nll * batch.observation_scale

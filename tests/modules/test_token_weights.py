@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -21,6 +22,7 @@ from lmrl.data import generate
 from lmrl.data.storage import write_episodes
 from lmrl.datamodules import Filter, OfflineDataModule
 from lmrl.datamodules.spec import BatchSpec
+from lmrl.losses import BCLoss
 from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.tokens.collate import TokenBatch
 from lmrl.types import Episode
@@ -37,12 +39,6 @@ QUIET: dict[str, Any] = {
 }
 
 
-class Linear(NamedTuple):
-    loss: Tensor
-    nll: Tensor | None = None
-    read_nll: Tensor | None = None
-
-
 class Probe(BC):
     """A module whose loss is linear in one number per token id, so that descending it adds up what each id weighs."""
 
@@ -57,12 +53,12 @@ class Probe(BC):
     def batch_spec(self) -> BatchSpec:
         return replace(super().batch_spec(), filter=self.filter)
 
-    def losses(self, batch: TokenBatch) -> Linear:  # type: ignore[override]
+    def losses(self, batch: TokenBatch) -> BCLoss:
         said = -(self.acted[batch.token].sum() + 0.0 * self.read.sum()) / max(1, batch.n_tokens)
         if batch.observation_token is None:
-            return Linear(said)
+            return BCLoss(said)
         heard = -self.read[batch.observation_token].sum() / max(1, batch.observation_token.numel())
-        return Linear(said + heard, said, heard)
+        return BCLoss(said + heard, said, heard)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:  # type: ignore[override]
         return torch.optim.SGD([self.acted, self.read], lr=1.0)
@@ -143,10 +139,10 @@ def test_observation_tokens_weigh_as_often_as_the_data_have_them(accumulate: int
 class Returns(Probe):
     """A probe that adds up the weight of the episodes and their returns, from rewards that only first actions have."""
 
-    def losses(self, batch: TokenBatch) -> Linear:  # type: ignore[override]
+    def losses(self, batch: TokenBatch) -> BCLoss:  # type: ignore[override]
         first = batch.reward != 0
         terms = self.acted[0] * first.double(), self.acted[1] * batch.reward.double()
-        return Linear(-(terms[0] + terms[1]).sum() / max(1, batch.n_tokens))
+        return BCLoss(-(terms[0] + terms[1]).sum() / max(1, batch.n_tokens))
 
 
 @pytest.mark.parametrize(
@@ -215,6 +211,17 @@ def clone(path: str, root: Path, accumulate: int, devices: int) -> list[float]:
     train(module, path, root, accumulate, devices)
     hidden, pair = chosen_first(module, module.model.transformer)
     return module.model.lm_head(hidden).softmax(0)[pair].tolist()  # type: ignore[no-any-return]
+
+
+class OwnTerms(NamedTuple):
+    loss: Tensor
+    nll: Tensor
+
+
+def test_an_algorithm_after_bc_may_have_terms_of_its_own() -> None:
+    terms = OwnTerms(loss=torch.tensor(2.0), nll=torch.tensor(1.0))
+    batch = SimpleNamespace(scale=torch.tensor(3.0))
+    assert Probe().objective(terms, batch) == 6.0  # type: ignore[arg-type]
 
 
 class MCFromScratch(MC):
