@@ -108,6 +108,12 @@ _ASKING = frozenset("what which where how who when why tell describe name say ex
 _TELLING = frozenset("tell describe name say explain what which how".split())
 _VERBS = frozenset("is are am was were do does did can could will would has have had".split())
 _GENERAL = frozenset("know known famous special popular interesting proud best about describe like unique".split())
+# Words of a question that only asks whether the city is in a country, or is its capital.
+_WHERE = frozenset(
+    "is it s are you do does can could would be from come in inside within of to the a an that this your city town "
+    "place home hometown capital country nation national live located situated found lie belong part somewhere where "
+    "or and not so then ok maybe perhaps possibly".split()
+)
 _NAMES = frozenset("name called spell spelled begin start initial rhyme anagram vowel syllable".split())
 _WHICH_NAME = re.compile(r"\b(?:what|which) (?:city|country)\b")
 _KEYWORD = 2  # weight of a word that names a topic
@@ -137,8 +143,8 @@ class Reading:
 
     @property
     def about_country(self) -> bool:
-        """Whether it is about the city's country: it contains a country, and does not ask for neighbors."""
-        return bool(self.places.countries) and (self.topic is None or self.topic.name != "neighbors")
+        """Whether it asks if the city is in a country, or is its capital, and nothing else ("northern China")."""
+        return bool(self.places.countries) and self.places.others <= _WHERE
 
 
 @lru_cache(maxsize=1 << 16)
