@@ -52,8 +52,12 @@ def truth(city: City, reading: Reading) -> bool | None:
     if topic.name == "capital":
         return values == _NATIONAL
     if topic.name in ("sea", "river"):
-        # "Is it by the sea?", without a name. A strange name is none that the city has.
-        exists = any("lake" not in value for value in values) and not reading.strange
+        # "Is it by the sea?", without a name of the table.
+        asks_lake = "lake" in reading.words
+        exists = any(("lake" in value) == asks_lake for value in values)
+        # The table does not have every lake, and a strange name may be another one of the city's own sea or river.
+        if (asks_lake and not exists) or (reading.strange and values):
+            return None
         return exists != bool({"inland", "landlocked", "far"} & {*reading.words})
     return None
 

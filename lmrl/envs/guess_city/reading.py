@@ -139,7 +139,7 @@ class Reading:
     name: bool = False
     """Whether it asks for the name of the city or the country, or for its letters."""
     strange: bool = False
-    """Whether it contains a capitalised word that is in no table."""
+    """Whether it contains a capitalised word that is in no table; about a sea or river, one of no fact or keyword."""
 
     @property
     def about_country(self) -> bool:
@@ -167,7 +167,7 @@ def read_question(question: str) -> Reading:
         full=bool(asked & {"or", "not", "outside"}),
         topic=topic,
         mentions=mentions,
-        strange=_strange(question),
+        strange=_strange(question, topic),
         general=topic is None and bool(asked & _GENERAL),
         name=asks_letters or (topic is None and asks_name),
     )
@@ -179,10 +179,16 @@ def values_in(text: str, topic: Topic) -> frozenset[str]:
     return _meant(stemmed_words(text), _vocabularies()[topic.name].phrases)
 
 
-def _strange(question: str) -> bool:
+def _strange(question: str, topic: Topic | None) -> bool:
+    known: Set[str] = _known_words()
+    if topic is not None and topic.name in ("sea", "river"):
+        # These have names of ordinary words ("the Red Sea"). Only the words that show the topic are known.
+        vocabulary = _vocabularies()[topic.name]
+        words = stemmed_words(question)
+        known = _NOTHING.union(*phrases_in(words, vocabulary.keywords), *phrases_in(words, vocabulary.phrases))
     # The first word has a capital anyway.
     for word in question.split()[1:]:
-        if word[:1].isupper() and word.strip("?.,!") != "I" and not _known_words().issuperset(stemmed_words(word)):
+        if word[:1].isupper() and word.strip("?.,!") != "I" and not known >= {*stemmed_words(word)}:
             return True
     return False
 

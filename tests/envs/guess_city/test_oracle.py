@@ -49,7 +49,11 @@ def kind(text: str) -> str:
         ("Is it near the border with the United States?", NO, NO, YES),
         ("Is it on the Nile?", YES, NO, NO),
         ("Is it on the Danube river?", NO, NO, NO),
-        ("Is it on the Po river?", NO, NO, NO),
+        ("Is it on the Po river?", FULL, FULL, FULL),
+        ("Is it on the Red River?", FULL, FULL, FULL),
+        ("Is it on the Black Sea?", NO, FULL, FULL),
+        ("Is it on a lake?", FULL, FULL, YES),
+        ("Is it on Lake Michigan?", FULL, FULL, FULL),
         ("Does a river flow through it?", YES, YES, YES),
         ("Is it by the sea?", NO, YES, NO),
         ("Is it on the Pacific Ocean?", NO, YES, NO),
@@ -131,6 +135,13 @@ def test_a_question_that_names_one_country_is_answered_by_its_topic(question: st
 )  # fmt: skip
 def test_a_country_with_other_words_is_more_than_the_table_knows(question: str, city: str) -> None:
     assert {kind(answer(city, question, seed)) for seed in range(20)} <= {FULL, UNSURE}
+
+
+def test_a_sea_by_another_name_is_not_denied() -> None:
+    assert answer("Shanghai", "Is it on the East China Sea?").endswith(" the ocean.")
+    assert kind(answer("Lima", "Is it on the North Sea?")) == FULL
+    assert kind(answer("Madrid", "Is it on the Red Sea?")) == NO
+    assert kind(answer("Mumbai", "Is It By The Sea?")) == YES
 
 
 def test_a_fact_is_told_in_several_sentences_and_details_by_candor() -> None:
