@@ -48,7 +48,9 @@ class _Vocabulary:
     facts: Set[str]
     """Facts of any city. General terms ("the sea") are not among them: they don't say which one."""
     phrases: Mapping[tuple[str, ...], Set[str]]
-    """The facts and general terms that a phrase means."""
+    """The facts and general terms that a phrase of a question means."""
+    answers: Mapping[tuple[str, ...], Set[str]]
+    """The same for an answer, in which a fact is no synonym of another one."""
     words: Set[str]
     """All words of facts and general terms."""
 
@@ -69,12 +71,13 @@ def _vocabularies() -> Mapping[str, _Vocabulary]:
         for value in values:
             for form in _forms(topic, value):
                 phrases[stemmed_words(form)].add(value)
+        answers = {phrase: frozenset(meant) for phrase, meant in phrases.items()}
         # In a closed topic synonyms stand for facts, in an open one for single words.
         if topic.closed:
             for text, value in topic.synonyms:
                 phrases[stemmed_words(text)].add(value)
         keywords = frozenset(map(stemmed_words, topic.keywords))
-        vocabularies[topic.name] = _Vocabulary(keywords, facts, phrases, words)
+        vocabularies[topic.name] = _Vocabulary(keywords, facts, phrases, {**phrases, **answers}, words)
     return vocabularies
 
 
@@ -176,7 +179,7 @@ def read_question(question: str) -> Reading:
 @lru_cache(maxsize=1 << 16)
 def values_in(text: str, topic: Topic) -> frozenset[str]:
     """Return the facts of a topic that a text names in full; of two that overlap, the longer one."""
-    return _meant(stemmed_words(text), _vocabularies()[topic.name].phrases)
+    return _meant(stemmed_words(text), _vocabularies()[topic.name].answers)
 
 
 def _strange(question: str, topic: Topic | None) -> bool:

@@ -137,6 +137,12 @@ def test_a_country_with_other_words_is_more_than_the_table_knows(question: str, 
     assert {kind(answer(city, question, seed)) for seed in range(20)} <= {FULL, UNSURE}
 
 
+def test_the_only_neighbor_of_south_korea_is_confirmed_but_not_named() -> None:
+    for city in ("Seoul", "Busan", "Incheon", "Daegu", "Beijing", "Moscow"):
+        assert kind(answer(city, "Does your country border North Korea?")) == YES
+    assert kind(answer("Tokyo", "Does your country border North Korea?")) == NO
+
+
 def test_a_sea_by_another_name_is_not_denied() -> None:
     assert answer("Shanghai", "Is it on the East China Sea?").endswith(" the ocean.")
     assert kind(answer("Lima", "Is it on the North Sea?")) == FULL
