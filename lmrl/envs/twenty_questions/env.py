@@ -15,7 +15,7 @@ from lmrl.types import Partner, PartnerRequest
 
 __all__ = ["QUESTIONS", "ScriptedOracle", "TwentyQuestions", "guess_of", "scripted_oracle", "tokens"]
 
-_VERSION = 1
+_VERSION = 2
 """Goes up whenever the same question gets another answer."""
 
 

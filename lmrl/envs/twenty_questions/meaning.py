@@ -111,6 +111,7 @@ _NUMBERS: dict[str, float] = {
     "ten": 10, "a": 1, "an": 1, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50,
     "hundred": 100, "thousand": 1_000, "million": 1e6, "few": 3, "couple": 2, "half": 0.5,
 }  # fmt: skip
+_AMOUNT = re.compile(r"\d*\.?\d+")
 # Units without the plural: the attribute of `Thing` that they measure, and the factor to cm, kg or dollars.
 _UNITS: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
@@ -182,13 +183,13 @@ def _yardstick(text: str) -> tuple[str, float] | None:
         if unit:
             measure, factor = unit
             return measure, number * factor
-        number *= float(word) if word.isdigit() else _NUMBERS.get(word, 1)
+        number *= float(word) if _AMOUNT.fullmatch(word) else _NUMBERS.get(word, 1)
     measure = "size"
     if _PRICE.search(text):
         measure = "price"
     elif _WEIGHT.search(text):
         measure = "weight"
-    if measure == "price" and rest and rest[-1].isdigit():  # $100
+    if measure == "price" and rest and _AMOUNT.fullmatch(rest[-1]):  # $100
         return measure, float(rest[-1])
     # A thing: a familiar one ("a breadbox"), or another object of the game. Without a name it is a person.
     name = " ".join([word for word in rest if word not in _ARTICLES]) or "human"
@@ -278,6 +279,7 @@ _NOT = frozenset({"not", "no", "never", "nothing"})
 _OPEN = re.compile(r"\W*(?:what|which|who|whose|when|where|how|why|tell|list|name|describe)\b", re.IGNORECASE)
 _RHETORICAL = re.compile(r"\W*\w+n['\u2019]?t\b", re.IGNORECASE)
 _PARTICIPLES = frozenset("used worn found made madeof eaten kept played seen driven sold grown covered".split())
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # the comma of "1,000"
 _NO_NOUNS = frozenset(
     "is it be are was not no often sometimes ever object thing item something that and or get".split()
 )
@@ -298,6 +300,7 @@ def meaning(question: str) -> int:
 def _meaning(question: str) -> int:
     if _OPEN.match(question):
         return 0
+    question = _THOUSANDS.sub("", question)
     yes = exact_match(words_of(question))
     if yes is not None:
         return yes

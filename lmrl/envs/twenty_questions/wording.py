@@ -101,6 +101,7 @@ _IRREGULAR = dict(
         "filled:fill full:fill includes:include covered:cover comes:come"
     ).split()
 )
+_WORD = re.compile(r"\d*\.\d+|[a-z0-9]+")  # the point of "1.5" is no end of a word
 _UNCHANGED = frozenset("clothes teeth bus gas ring string wing spring red bed reed seed feed brass".split())
 
 
@@ -108,7 +109,7 @@ def words_of(text: str) -> tuple[str, ...]:
     """Return the words of a question in normal form; none if it is too long."""
     if len(text) > _MOST_LETTERS:
         return ()
-    return tuple(plainly(" ".join(re.findall(r"[a-z0-9]+", text.lower()))).split()[:_MOST_WORDS])
+    return tuple(plainly(" ".join(_WORD.findall(text.lower()))).split()[:_MOST_WORDS])
 
 
 def stems(words: tuple[str, ...]) -> tuple[str, ...]:

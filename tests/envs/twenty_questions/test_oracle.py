@@ -109,6 +109,11 @@ def test_the_oracle_is_right_about_questions_that_are_not_in_the_table() -> None
         ("Does it weigh more than 10 pounds?", "Watermelon Bed", "Pen Apple"),
         ("Would it fit in a backpack?", "Camera Pen", "Bed Truck"),
         ("Does it cost less than $5?", "Banana Pencil", "Car Piano"),
+        ("Does it cost more than $1,000?", "Car Piano", "Apple Pen"),
+        ("Does it weigh more than 1,000 pounds?", "Truck Elephant", "Pen Bed"),
+        ("Does it cost more than $1,000 or weigh more than 1,000 kg?", "Piano Elephant", "Apple Pen"),
+        ("Does it weigh more than 1.5 pounds?", "Watermelon Pineapple", "Apple Pen"),
+        ("Does it cost more than $1.50?", "Pen Car", "Banana Eraser"),
         ("Is it a sofa?", "Couch", "Chair Bed"),
         ("Is it a kind of musical instrument?", "Harp Drum", "Whisk Cat"),
     ],
@@ -154,6 +159,6 @@ def test_noise_turns_answers_round_and_follows_from_the_seed() -> None:
 def test_one_oracle_for_all_who_ask_for_the_same() -> None:
     assert scripted_oracle(0.1) is scripted_oracle(0.1)
     assert isinstance(scripted_oracle(), Partner)
-    assert scripted_oracle(0.1).describe() == {"name": "scripted", "version": 1, "noise": 0.1}
+    assert scripted_oracle(0.1).describe() == {"name": "scripted", "version": 2, "noise": 0.1}
     with pytest.raises(UserError, match="noise must be from 0 to 1, got 2"):
         ScriptedOracle(2)
