@@ -130,6 +130,8 @@ _MORE = re.compile(
 _LESS = re.compile(
     r"\b(?:smaller|shorter|lighter|tinier|littler|less|cheaper|under|below|fits?|contained|squeezed?|small enough)\b"
 )
+# These compare only with a number ("under a shirt" tells the place), or with "than" a weight or price.
+_VAGUE = frozenset({"more", "less", "over", "under", "above", "below"})
 _SAME = re.compile(r"\b(?:as (?:big|large|tall|long|heavy|small) as|(?:the|same) size (?:of|as)|size of|sized like)\b")
 _WEIGHT = re.compile(r"\b(?:weighs?|weight|heavier|lighter|heavy)\b")
 _PRICE = re.compile(r"\b(?:costs?|price|priced|worth|expensive|cheaper|buy)\b")
@@ -155,7 +157,10 @@ def compared(words: tuple[str, ...]) -> int | None:
     yardstick = _yardstick(text)
     if yardstick is None:
         return None
-    measure, value = yardstick
+    measure, value, is_number = yardstick
+    comparatives = {*_SAME.findall(text), *_MORE.findall(text), *_LESS.findall(text)}
+    if comparatives <= _VAGUE and not is_number and (measure == "size" or "than" not in words):
+        return None
 
     def holds(thing: Thing) -> bool:
         size: float | None = getattr(thing, measure)
@@ -173,8 +178,8 @@ _ARTICLES = frozenset(
 )
 
 
-def _yardstick(text: str) -> tuple[str, float] | None:
-    """Return the attribute of `Thing` that a question compares, and the value to compare with."""
+def _yardstick(text: str) -> tuple[str, float, bool] | None:
+    """Return the attribute of `Thing` that a question compares, the value to compare with, and if that is a number."""
     rest = _SPLIT.split(text)[-1].split()
     # A number with a unit: "a few hundred pounds".
     number = 1.0
@@ -182,7 +187,7 @@ def _yardstick(text: str) -> tuple[str, float] | None:
         unit = _UNITS.get(word.rstrip("s") if word != "feet" else word)
         if unit:
             measure, factor = unit
-            return measure, number * factor
+            return measure, number * factor, True
         number *= float(word) if _AMOUNT.fullmatch(word) else _NUMBERS.get(word, 1)
     measure = "size"
     if _PRICE.search(text):
@@ -190,16 +195,16 @@ def _yardstick(text: str) -> tuple[str, float] | None:
     elif _WEIGHT.search(text):
         measure = "weight"
     if measure == "price" and rest and _AMOUNT.fullmatch(rest[-1]):  # $100
-        return measure, float(rest[-1])
+        return measure, float(rest[-1]), True
     # A thing: a familiar one ("a breadbox"), or another object of the game. Without a name it is a person.
     name = " ".join([word for word in rest if word not in _ARTICLES]) or "human"
     singular = name.removesuffix("s")
     known = _YARDSTICKS.get(name) or _YARDSTICKS.get(singular)
     if known and measure != "price":
-        return measure, known[0 if measure == "size" else 1]
+        return measure, known[0 if measure == "size" else 1], False
     thing = _by_name().get(name) or _by_name().get(singular)
     value: float | None = getattr(thing, measure, None)
-    return None if value is None else (measure, value)
+    return None if value is None else (measure, value, False)
 
 
 @lru_cache(maxsize=1)
