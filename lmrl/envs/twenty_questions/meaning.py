@@ -17,12 +17,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from lmrl.envs.twenty_questions.objects import Thing, everything, things, those_with
-from lmrl.envs.twenty_questions.wording import best_match, exact_match, sort_match, stems, words_of
+from lmrl.envs.twenty_questions.wording import LONGEST, best_match, exact_match, sort_match, stems, words_of
 
-__all__ = ["ENOUGH", "LONGEST", "Found", "clause_meaning", "compared", "guessed", "is_framed", "is_guess", "meaning"]
-
-LONGEST = 300
-"""Number of letters above which a question counts as not understood."""
+__all__ = ["ENOUGH", "Found", "clause_meaning", "compared", "guessed", "is_framed", "is_guess", "meaning"]
 
 _THING = (
     r"(?:it|this|that|the (?:hidden |secret )?(?:object|thing|item|word|answer)|your (?:object|thing|item|word|answer))"
@@ -59,6 +56,7 @@ def guessed(question: str) -> tuple[str, ...]:
     >>> guessed("Is it a pair of big socks?")
     ('a pair of big socks', 'pair of big socks', 'big socks', 'socks')
     """
+    question = question.strip()
     return _guessed(question)[1] if len(question) <= LONGEST else ()
 
 
@@ -298,6 +296,7 @@ def meaning(question: str) -> int:
     it ...?"); guesses by any name of an object; comparisons; and questions that share enough words with one of the
     table. The set is empty for a question that is not understood, or that yes and no cannot answer.
     """
+    question = question.strip()
     return _meaning(question) if len(question) <= LONGEST else 0
 
 

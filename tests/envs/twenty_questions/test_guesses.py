@@ -20,6 +20,7 @@ ACCEPTED = [
     ("Is it a bottle of glue?", "Glue"),
     ("Is your word TV?", "Television"),
     ("Is it a red apple?", "Apple"),
+    (" " * 300 + "Is it an apple?\n", "Apple"),
 ]
 REFUSED = [
     ("Is it a cat or a dog?", "Dog"),

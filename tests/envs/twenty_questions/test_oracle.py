@@ -140,6 +140,11 @@ def test_what_is_not_understood_is_no_for_all(question: str) -> None:
     assert meaning(question) == 0
 
 
+def test_spaces_at_the_ends_do_not_count() -> None:
+    assert meaning(" " * 300 + "Is it alive?\n") == meaning("Is it alive?")
+    assert meaning("Is it alive" + "?" * 300) == 0
+
+
 def test_long_lists_are_understood_and_longer_ones_are_not() -> None:
     colors = "red yellow green blue brown gray white black".split()
     assert meaning("Is it " + " or ".join(colors) + "?") >> place_of()["Banana"] & 1
