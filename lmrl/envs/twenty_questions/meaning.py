@@ -36,12 +36,13 @@ _OF = re.compile(
     r"(?:kinds?|types?|sorts?|forms?|pairs?|pieces?|sets?|bunch|bottle|tube|sheet|pack|"
     r"stick|head|ear|cob|stalk|slice|bit|lump|body|example) of "
 )
+# Without "like" and "in", which relate the object to another: "Is it like a cat?".
 _FILLERS = frozenset(
     "a an the some any one your this that called named something object just simply maybe perhaps possibly probably "
-    "really actually by chance in fact like only single ordinary regular normal typical usual common plain simple real "
+    "really actually by chance only single ordinary regular normal typical usual common plain simple real "
     "big large huge small little tiny long short tall old new nice fresh ripe whole red green blue yellow white black "
     "brown orange gray grey pink".split()
-) - {"like", "in"}  # they relate the object to another: "Is it like a cat?"
+)
 
 
 def is_guess(question: str, variants: Sequence[str]) -> bool:
@@ -182,7 +183,7 @@ def _yardstick(text: str) -> tuple[str, float, bool] | None:
     # A number with a unit: "a few hundred pounds".
     number = 1.0
     for word in rest:
-        unit = _UNITS.get(word.rstrip("s") if word != "feet" else word)
+        unit = _UNITS.get(word.rstrip("s"))
         if unit:
             measure, factor = unit
             return measure, number * factor, True

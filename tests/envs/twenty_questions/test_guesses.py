@@ -27,6 +27,7 @@ REFUSED = [
     ("Is it bigger than a car?", "Car"),
     ("Is it a toy car?", "Car"),
     ("Is it like a cat?", "Cat"),
+    ("Is it in fact a cat?", "Cat"),
     ("Do you drive a car?", "Car"),
     ("Is it something you watch?", "Watch"),
     ("Is it found in a forest?", "Forest"),
