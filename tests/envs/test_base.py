@@ -2,6 +2,7 @@ import pytest
 
 import lmrl
 from lmrl.errors import UserError
+from lmrl.types import PartnerRequest
 
 
 def test_step_before_reset() -> None:
@@ -54,6 +55,17 @@ def test_infos_are_the_callers_to_change() -> None:
     info["start"].clear()
     info.clear()
     assert env.step("move up\n")[4]["start"] == {"init_position": (1, 1), "goal": (8, 6)}
+    # Lists in it, too: the buyer reads the profile, and the chess game its replies.
+    dealer = lmrl.make("car_dealer")
+    _, info = dealer.reset(seed=0)
+    wished = [*info["start"]["features"]]
+    info["start"]["features"].clear()
+    request = dealer.unwrapped.say("Hello!\n")
+    assert isinstance(request, PartnerRequest) and request.facts["features"] == wished
+    chess = lmrl.make("chess")
+    _, info = chess.reset(seed=0, options={"replies": ["e7e5", "g8f6"]})
+    info["start"]["replies"].clear()
+    assert chess.step("d 4\n")[4]["start"]["replies"] == ["e7e5", "g8f6"]
 
 
 def test_render_draws_the_player() -> None:
