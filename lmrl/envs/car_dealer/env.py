@@ -161,6 +161,7 @@ class CarDealer(DialogueEnv):
         return Opening(HEADER, task_id=" ".join(map(str, start.values())), start=start)
 
     def on_action(self, action: str) -> PartnerRequest:
+        del self._heard[len(self._said) :]  # the last line, if the partner failed to answer it
         self._heard.append(" ".join(action.split())[:_MAX_LINE_CHARACTERS] + "\n")
         return self._ask("")
 

@@ -102,6 +102,7 @@ class GuessCity(DialogueEnv):
         return Opening(HEADER, task_id=self._name, start={"city": self._name})
 
     def on_action(self, action: str) -> Turn | PartnerRequest:
+        del self._heard[len(self._said) :]  # the last question, if the partner failed to answer it
         self._heard.append(" ".join(action.split())[:_MAX_QUESTION_CHARACTERS] + "\n")
         if not any(map(str.isalpha, self._heard[-1])):
             return self._answered(_NO_QUESTION, illegal=True)
