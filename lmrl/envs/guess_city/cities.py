@@ -207,7 +207,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-# Phrases that contain the name of a city or a country but mean something else.
+# Phrases that contain the name of a city or a country but mean something else. "La" would be Los Angeles.
 _OTHERS = (
     "North America", "South America", "Latin America", "Central America", "Rio de la Plata", "de la", "a la",
     "Peking duck", "Peking opera", "New Mexico", "Gulf of Mexico", "South China Sea", "East China Sea",
