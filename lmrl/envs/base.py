@@ -3,6 +3,7 @@
 import operator
 import string
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -96,11 +97,11 @@ class TextEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         opening = self.begin(options)
         self._text = opening.text
-        self._start = dict(opening.start)
+        self._start = deepcopy(dict(opening.start))
         self._facts = {"seed": seed, "task_id": opening.task_id}
         self._playing = True
         # `start` is copied each time, because the caller may change its info.
-        info = {**self._facts, "start": {**self._start}, "illegal": False, "success": False, **opening.info}
+        info = {**self._facts, "start": deepcopy(self._start), "illegal": False, "success": False, **opening.info}
         return opening.text, info
 
     def step(self, action: str) -> Turn:
@@ -126,7 +127,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._playing = not (terminated or truncated)
         self._text = text
         info.update(self._facts)
-        info["start"] = {**self._start}
+        info["start"] = deepcopy(self._start)
         return turn
 
     def render(self) -> str:

@@ -1,7 +1,11 @@
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 import lmrl
 from lmrl.errors import UserError
+from lmrl.types import PartnerRequest
 
 
 def test_step_before_reset() -> None:
@@ -54,6 +58,46 @@ def test_infos_are_the_callers_to_change() -> None:
     info["start"].clear()
     info.clear()
     assert env.step("move up\n")[4]["start"] == {"init_position": (1, 1), "goal": (8, 6)}
+    # Lists in it, too: the buyer reads the profile, and the chess game its replies.
+    dealer = lmrl.make("car_dealer")
+    _, info = dealer.reset(seed=0)
+    wished = [*info["start"]["features"]]
+    info["start"]["features"].clear()
+    request = dealer.unwrapped.say("Hello!\n")
+    assert isinstance(request, PartnerRequest) and request.facts["features"] == wished
+    chess = lmrl.make("chess")
+    _, info = chess.reset(seed=0, options={"replies": ["e7e5", "g8f6"]})
+    info["start"]["replies"].clear()
+    assert chess.step("d 4\n")[4]["start"]["replies"] == ["e7e5", "g8f6"]
+
+
+class Absent:
+    """A partner that fails on every second call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def reply(self, requests: Sequence[PartnerRequest]) -> list[str]:
+        self.calls += 1
+        if self.calls % 2:
+            raise ConnectionError
+        assert all(len(request.heard) == len(request.said) + 1 for request in requests)
+        return ["No.\n"] * len(requests)
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "absent"}
+
+
+@pytest.mark.parametrize("task", ["twenty_questions", "guess_city", "car_dealer"])
+def test_a_step_that_the_partner_failed_can_be_repeated(task: str) -> None:
+    env = lmrl.make(task, partner=Absent(), **({"max_texts": 42} if task == "car_dealer" else {}))
+    env.reset(seed=0)
+    for _ in range(20):
+        with pytest.raises(ConnectionError):
+            env.step("Is it big?\n")
+        turn = env.step("Is it big?\n")
+    assert turn[2] == (task != "car_dealer")
+    assert env.render().count("Is it big?") == 20
 
 
 def test_render_draws_the_player() -> None:

@@ -40,6 +40,11 @@ def test_wordle_has_a_tile_for_each_letter_and_the_best_that_is_known_of_it() ->
     assert known == {**dict.fromkeys("ceonst", "5c5f62"), "r": "40803b", "a": "40803b"}
 
 
+def test_an_illegal_guess_is_cut_and_moves_no_cursor() -> None:
+    picture = draw_wordle(request("Wordle:\n", "\x1b[2Jzz\x07" + "z" * 100_000 + "\n", "\n"))
+    assert picture.plain.startswith("\ufffd[2JZZ\ufffd" + "Z" * 33 + "  not in the list\n")
+
+
 def test_the_board_shows_the_position_and_marks_the_last_move() -> None:
     text, info = make("endgames").reset(options={"fen": "7k/5K2/8/8/8/8/8/6Q1 w - - 0 1"})
     picture = draw_board(request(text, reply="g8h8", **{key: info[key] for key in ("fen",)}))

@@ -140,8 +140,9 @@ def _offered(talk: Talk, line: Line) -> Talk:
     price = asked or former_price or msrp
     former = talk.price or msrp
     return Talk(
-        brand="".join(line.brands) or talk.brand,
-        type="".join(line.types) or talk.type,
+        # There is at most one: a line with more is a fault ("mixed").
+        brand=line.brands[0] if line.brands else talk.brand,
+        type=line.types[0] if line.types else talk.type,
         features=talk.features.union(line.features[:MOST_TAKEN_IN]),
         msrp=msrp,
         price=price,

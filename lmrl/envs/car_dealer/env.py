@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from lmrl.envs.base import DialogueEnv, Opening, Turn
 from lmrl.envs.car_dealer.buyer import ScriptedBuyer
 from lmrl.envs.car_dealer.lines import CHOICES, draw_buyer, read
@@ -137,6 +139,9 @@ class CarDealer(DialogueEnv):
         self.max_texts = max_texts
         # An MSRP of $1, and a price of $999,999: what no scripted buyer says, but a language model may.
         self.return_range = (0.0, 999.999) if reward == "revenue" else (-89_999.0, 200.0)
+        self._buyer = draw_buyer(np.random.default_rng(0), {})
+        self._known: dict[str, Any] = {}  # the facts that the partner gets
+        self._deciding = False  # whether the buyer has been asked for the decision
         self._heard: list[str] = []  # the seller's lines
         self._said: list[str] = []  # the buyer's replies
 
@@ -155,12 +160,13 @@ class CarDealer(DialogueEnv):
         self._buyer = draw_buyer(self.np_random, options)
         self._heard = []
         self._said = []
-        self._deciding = False  # whether the buyer has been asked for the decision
+        self._deciding = False
         start = self._buyer.facts()
         self._known = {**start, "profile": self._buyer.prompt}
         return Opening(HEADER, task_id=" ".join(map(str, start.values())), start=start)
 
     def on_action(self, action: str) -> PartnerRequest:
+        del self._heard[len(self._said) :]  # the last line, if the partner failed to answer it
         self._heard.append(" ".join(action.split())[:_MAX_LINE_CHARACTERS] + "\n")
         return self._ask("")
 

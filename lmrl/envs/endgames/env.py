@@ -101,7 +101,8 @@ def position_of(option: str, index: Any) -> str:
     except TypeError:
         number = -1
     if not 0 <= number < len(positions) or isinstance(index, bool):
-        raise UserError(f"{option} must be the index of a held-out position, 0 to {len(positions) - 1}, got {index!r}")
+        kind = "held-out" if option == "test" else "selection"
+        raise UserError(f"{option} must be the index of a {kind} position, 0 to {len(positions) - 1}, got {index!r}")
     return positions[number]
 
 

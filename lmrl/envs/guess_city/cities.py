@@ -3,6 +3,7 @@
 import csv
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -206,7 +207,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-# Phrases that contain the name of a city or a country but mean something else.
+# Phrases that contain the name of a city or a country but mean something else. "La" would be Los Angeles.
 _OTHERS = (
     "North America", "South America", "Latin America", "Central America", "Rio de la Plata", "de la", "a la",
     "Peking duck", "Peking opera", "New Mexico", "Gulf of Mexico", "South China Sea", "East China Sea",
@@ -222,6 +223,8 @@ class Places:
     """Cities of the game."""
     countries: frozenset[frozenset[str]]
     """A set of possible countries for each name, since "Korea" may be two; countries without a city in the game too."""
+    others: frozenset[str]
+    """The words of the text that belong to none of these names."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -229,13 +232,16 @@ def places_in(text: str) -> Places:
     """Find all places in a text; of names that overlap, the longest counts ("Mexico City" does not name "Mexico")."""
     found_cities: set[str] = set()
     found_countries: set[frozenset[str]] = set()
+    others = Counter(plain_words(text))
     for name in phrases_in(plain_words(text), _lexicon()):
         city, countries = _lexicon()[name]
+        if city or countries:
+            others.subtract(name)
         if city:
             found_cities.add(city)
         if countries:
             found_countries.add(countries)
-    return Places(frozenset(found_cities), frozenset(found_countries))
+    return Places(frozenset(found_cities), frozenset(found_countries), frozenset(+others))
 
 
 @lru_cache(maxsize=1)

@@ -28,8 +28,8 @@ class GuessCity(DialogueEnv):
     Every question costs 1, the winning one nothing. The right guess or the twentieth question terminates.
     `lmrl.envs.guess_city.oracle.guessed` recognises guesses. The game answers the right one by itself, and the
     partner answers everything else in one line. An answer that names the city, or the country before a question did,
-    is replaced by a refusal; ``info["refused"]`` says so. A text without letters is illegal: it costs a question and
-    gets no answer.
+    is replaced by a refusal; ``info["refused"]`` says so. A text without letters is illegal: it costs a question, and
+    the game answers it without the partner.
 
     ``info["start"]["city"]`` is the city. Source: LMRL-Gym, section 4 and appendix C.7; there the answers are yes or no
     in the code, and no question can win.
@@ -95,13 +95,17 @@ class GuessCity(DialogueEnv):
         if "city" in options and options["city"] not in names:
             raise unknown("city", str(options["city"])[:60], names)
         seed = self.np_random_seed
-        drawn = seed % len(names) if self.deterministic and seed is not None else self.np_random.integers(len(names))
-        self._name = options.get("city", names[int(drawn)])
+        if self.deterministic and seed is not None:
+            index = seed % len(names)
+        else:
+            index = int(self.np_random.integers(len(names)))
+        self._name = options.get("city", names[index])
         self._heard = []
         self._said = []
         return Opening(HEADER, task_id=self._name, start={"city": self._name})
 
     def on_action(self, action: str) -> Turn | PartnerRequest:
+        del self._heard[len(self._said) :]  # the last question, if the partner failed to answer it
         self._heard.append(" ".join(action.split())[:_MAX_QUESTION_CHARACTERS] + "\n")
         if not any(map(str.isalpha, self._heard[-1])):
             return self._answered(_NO_QUESTION, illegal=True)

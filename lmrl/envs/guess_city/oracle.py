@@ -22,12 +22,14 @@ _RANGES = {"less": (0, 2), "two": (2, 5), "five": (5, 10), "more": (10, 50)}
 _NUMBERS = dict(
     zip("one two three four five six seven eight nine ten twenty".split(), [*range(1, 11), 20], strict=True)
 )
+_NATIONAL = ("a national capital",)
 
 
 def truth(city: City, reading: Reading) -> bool | None:
     """Return the answer to a yes-or-no question; None if neither is right or either would reveal too much.
 
-    A question about countries is about the location of the city, unless it is about neighbors.
+    The name of a country asks for the location of the city or for its neighbors. In other questions that name one,
+    the table does not tell what is true ("Is it in northern China?", "Was it a colony of Spain?").
     """
     topic = reading.topic
     if not reading.yes_no or reading.full:
@@ -36,8 +38,10 @@ def truth(city: City, reading: Reading) -> bool | None:
         if len(reading.places.countries) > 1:
             return None
         (meant,) = reading.places.countries
-        return None if city.disputed in meant else city.country in meant
-    if topic is None:
+        if city.disputed in meant:
+            return None
+        return city.country in meant and ("capital" not in reading.words or city.facts["capital"] == _NATIONAL)
+    if topic is None or (reading.places.countries and topic.name != "neighbors"):
         return None
     values = city.facts[topic.name]
     if topic.name == "size":
@@ -46,10 +50,14 @@ def truth(city: City, reading: Reading) -> bool | None:
         # One right fact suffices in a closed topic; in an open one every word must be right.
         return bool(reading.mentions & {*values} if topic.closed else reading.mentions <= fact_words(city, topic))
     if topic.name == "capital":
-        return values == ("a national capital",)
+        return values == _NATIONAL
     if topic.name in ("sea", "river"):
-        # "Is it by the sea?", without a name. A strange name is none that the city has.
-        exists = any("lake" not in value for value in values) and not reading.strange
+        # "Is it by the sea?", without a name of the table.
+        asks_lake = "lake" in reading.words
+        exists = any(("lake" in value) == asks_lake for value in values)
+        # The table does not have every lake, and a strange name may be another one of the city's own sea or river.
+        if (asks_lake and not exists) or (reading.strange and values):
+            return None
         return exists != bool({"inland", "landlocked", "far"} & {*reading.words})
     return None
 
@@ -197,7 +205,7 @@ class ScriptedResident:
 
     def describe(self) -> dict[str, Any]:
         """Name, version and settings."""
-        return {"name": "scripted resident", "version": 1, "noise": self.noise, "candor": self.candor}
+        return {"name": "scripted resident", "version": 2, "noise": self.noise, "candor": self.candor}
 
     def _reply(self, request: PartnerRequest) -> str:
         chance = Random(f"resident {request.seed} {len(request.heard)}")

@@ -1,7 +1,7 @@
 """Prompts of Guess My City for a chat model as the policy, and for models as the resident.
 
 The paper has no prompt for a chat model as the policy. As in the paper, a trained resident reads one question without
-the earlier ones (appendix C.7).
+the earlier ones (appendix C.7). Its prompt has the words of LMRL-Gym's code, but no indented lines, and today's names.
 """
 
 from collections.abc import Mapping

@@ -48,7 +48,9 @@ class _Vocabulary:
     facts: Set[str]
     """Facts of any city. General terms ("the sea") are not among them: they don't say which one."""
     phrases: Mapping[tuple[str, ...], Set[str]]
-    """The facts and general terms that a phrase means."""
+    """The facts and general terms that a phrase of a question means."""
+    answers: Mapping[tuple[str, ...], Set[str]]
+    """The same for an answer, in which a fact is no synonym of another one."""
     words: Set[str]
     """All words of facts and general terms."""
 
@@ -69,12 +71,13 @@ def _vocabularies() -> Mapping[str, _Vocabulary]:
         for value in values:
             for form in _forms(topic, value):
                 phrases[stemmed_words(form)].add(value)
+        answers = {phrase: frozenset(meant) for phrase, meant in phrases.items()}
         # In a closed topic synonyms stand for facts, in an open one for single words.
         if topic.closed:
             for text, value in topic.synonyms:
                 phrases[stemmed_words(text)].add(value)
         keywords = frozenset(map(stemmed_words, topic.keywords))
-        vocabularies[topic.name] = _Vocabulary(keywords, facts, phrases, words)
+        vocabularies[topic.name] = _Vocabulary(keywords, facts, phrases, {**phrases, **answers}, words)
     return vocabularies
 
 
@@ -108,6 +111,12 @@ _ASKING = frozenset("what which where how who when why tell describe name say ex
 _TELLING = frozenset("tell describe name say explain what which how".split())
 _VERBS = frozenset("is are am was were do does did can could will would has have had".split())
 _GENERAL = frozenset("know known famous special popular interesting proud best about describe like unique".split())
+# Words of a question that only asks whether the city is in a country, or is its capital.
+_WHERE = frozenset(
+    "is it s are you do does can could would be from come in inside within of to the a an that this your city town "
+    "place home hometown capital country nation national live located situated found lie belong part somewhere where "
+    "or and not so then ok maybe perhaps possibly".split()
+)
 _NAMES = frozenset("name called spell spelled begin start initial rhyme anagram vowel syllable".split())
 _WHICH_NAME = re.compile(r"\b(?:what|which) (?:city|country)\b")
 _KEYWORD = 2  # weight of a word that names a topic
@@ -133,12 +142,12 @@ class Reading:
     name: bool = False
     """Whether it asks for the name of the city or the country, or for its letters."""
     strange: bool = False
-    """Whether it contains a capitalised word that is in no table."""
+    """Whether it contains a capitalised word that is in no table; about a sea or river, one of no fact or keyword."""
 
     @property
     def about_country(self) -> bool:
-        """Whether it is about the city's country: it contains a country, and does not ask for neighbors."""
-        return bool(self.places.countries) and (self.topic is None or self.topic.name != "neighbors")
+        """Whether it asks if the city is in a country, or is its capital, and nothing else ("northern China")."""
+        return bool(self.places.countries) and self.places.others <= _WHERE
 
 
 @lru_cache(maxsize=1 << 16)
@@ -161,7 +170,7 @@ def read_question(question: str) -> Reading:
         full=bool(asked & {"or", "not", "outside"}),
         topic=topic,
         mentions=mentions,
-        strange=_strange(question),
+        strange=_strange(question, topic),
         general=topic is None and bool(asked & _GENERAL),
         name=asks_letters or (topic is None and asks_name),
     )
@@ -170,13 +179,19 @@ def read_question(question: str) -> Reading:
 @lru_cache(maxsize=1 << 16)
 def values_in(text: str, topic: Topic) -> frozenset[str]:
     """Return the facts of a topic that a text names in full; of two that overlap, the longer one."""
-    return _meant(stemmed_words(text), _vocabularies()[topic.name].phrases)
+    return _meant(stemmed_words(text), _vocabularies()[topic.name].answers)
 
 
-def _strange(question: str) -> bool:
+def _strange(question: str, topic: Topic | None) -> bool:
+    known: Set[str] = _known_words()
+    if topic is not None and topic.name in ("sea", "river"):
+        # These have names of ordinary words ("the Red Sea"). Only the words that show the topic are known.
+        vocabulary = _vocabularies()[topic.name]
+        words = stemmed_words(question)
+        known = _NOTHING.union(*phrases_in(words, vocabulary.keywords), *phrases_in(words, vocabulary.phrases))
     # The first word has a capital anyway.
     for word in question.split()[1:]:
-        if word[:1].isupper() and word.strip("?.,!") != "I" and not _known_words().issuperset(stemmed_words(word)):
+        if word[:1].isupper() and word.strip("?.,!") != "I" and not known >= {*stemmed_words(word)}:
             return True
     return False
 

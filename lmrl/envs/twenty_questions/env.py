@@ -15,7 +15,7 @@ from lmrl.types import Partner, PartnerRequest
 
 __all__ = ["QUESTIONS", "ScriptedOracle", "TwentyQuestions", "guess_of", "scripted_oracle", "tokens"]
 
-_VERSION = 1
+_VERSION = 2
 """Goes up whenever the same question gets another answer."""
 
 
@@ -131,6 +131,7 @@ class TwentyQuestions(DialogueEnv):
         return objects[int(self.np_random.integers(len(objects)))]
 
     def on_action(self, action: str) -> Turn | PartnerRequest:
+        del self._asked[len(self._answers) :]  # the last question, if the partner failed to answer it
         self._asked.append(action)
         if not _WORD.search(action):
             return self._answered(_NO, illegal=True)
@@ -149,7 +150,7 @@ class TwentyQuestions(DialogueEnv):
         self._answers.append(answer)
         # A question wins if it is a guess of the object and the oracle agrees, whichever oracle that is.
         solved = answer == _YES and is_guess(self._asked[-1], self._thing.variants)
-        over = solved or len(self._asked) == QUESTIONS
+        over = solved or len(self._answers) == QUESTIONS
         info = {"illegal": illegal, "success": solved}
         return Turn(answer, 0.0 if solved else -1.0, terminated=over, truncated=False, info=info)
 

@@ -17,12 +17,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from lmrl.envs.twenty_questions.objects import Thing, everything, things, those_with
-from lmrl.envs.twenty_questions.wording import best_match, exact_match, sort_match, stems, words_of
+from lmrl.envs.twenty_questions.wording import LONGEST, best_match, exact_match, sort_match, stems, words_of
 
-__all__ = ["ENOUGH", "LONGEST", "Found", "clause_meaning", "compared", "guessed", "is_framed", "is_guess", "meaning"]
-
-LONGEST = 300
-"""Number of letters above which a question counts as not understood."""
+__all__ = ["ENOUGH", "Found", "clause_meaning", "compared", "guessed", "is_framed", "is_guess", "meaning"]
 
 _THING = (
     r"(?:it|this|that|the (?:hidden |secret )?(?:object|thing|item|word|answer)|your (?:object|thing|item|word|answer))"
@@ -39,12 +36,13 @@ _OF = re.compile(
     r"(?:kinds?|types?|sorts?|forms?|pairs?|pieces?|sets?|bunch|bottle|tube|sheet|pack|"
     r"stick|head|ear|cob|stalk|slice|bit|lump|body|example) of "
 )
+# Without "like" and "in", which relate the object to another: "Is it like a cat?".
 _FILLERS = frozenset(
     "a an the some any one your this that called named something object just simply maybe perhaps possibly probably "
-    "really actually by chance in fact like only single ordinary regular normal typical usual common plain simple real "
+    "really actually by chance only single ordinary regular normal typical usual common plain simple real "
     "big large huge small little tiny long short tall old new nice fresh ripe whole red green blue yellow white black "
     "brown orange gray grey pink".split()
-) - {"like", "in"}  # they relate the object to another: "Is it like a cat?"
+)
 
 
 def is_guess(question: str, variants: Sequence[str]) -> bool:
@@ -59,6 +57,7 @@ def guessed(question: str) -> tuple[str, ...]:
     >>> guessed("Is it a pair of big socks?")
     ('a pair of big socks', 'pair of big socks', 'big socks', 'socks')
     """
+    question = question.strip()
     return _guessed(question)[1] if len(question) <= LONGEST else ()
 
 
@@ -111,6 +110,7 @@ _NUMBERS: dict[str, float] = {
     "ten": 10, "a": 1, "an": 1, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50,
     "hundred": 100, "thousand": 1_000, "million": 1e6, "few": 3, "couple": 2, "half": 0.5,
 }  # fmt: skip
+_AMOUNT = re.compile(r"\d*\.?\d+")
 # Units without the plural: the attribute of `Thing` that they measure, and the factor to cm, kg or dollars.
 _UNITS: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
@@ -129,6 +129,8 @@ _MORE = re.compile(
 _LESS = re.compile(
     r"\b(?:smaller|shorter|lighter|tinier|littler|less|cheaper|under|below|fits?|contained|squeezed?|small enough)\b"
 )
+# These compare only with a number ("under a shirt" tells the place), or with "than" a weight or price.
+_VAGUE = frozenset({"more", "less", "over", "under", "above", "below"})
 _SAME = re.compile(r"\b(?:as (?:big|large|tall|long|heavy|small) as|(?:the|same) size (?:of|as)|size of|sized like)\b")
 _WEIGHT = re.compile(r"\b(?:weighs?|weight|heavier|lighter|heavy)\b")
 _PRICE = re.compile(r"\b(?:costs?|price|priced|worth|expensive|cheaper|buy)\b")
@@ -154,7 +156,10 @@ def compared(words: tuple[str, ...]) -> int | None:
     yardstick = _yardstick(text)
     if yardstick is None:
         return None
-    measure, value = yardstick
+    measure, value, is_number = yardstick
+    comparatives = {*_SAME.findall(text), *_MORE.findall(text), *_LESS.findall(text)}
+    if comparatives <= _VAGUE and not is_number and (measure == "size" or "than" not in words):
+        return None
 
     def holds(thing: Thing) -> bool:
         size: float | None = getattr(thing, measure)
@@ -172,33 +177,33 @@ _ARTICLES = frozenset(
 )
 
 
-def _yardstick(text: str) -> tuple[str, float] | None:
-    """Return the attribute of `Thing` that a question compares, and the value to compare with."""
+def _yardstick(text: str) -> tuple[str, float, bool] | None:
+    """Return the attribute of `Thing` that a question compares, the value to compare with, and if that is a number."""
     rest = _SPLIT.split(text)[-1].split()
     # A number with a unit: "a few hundred pounds".
     number = 1.0
     for word in rest:
-        unit = _UNITS.get(word.rstrip("s") if word != "feet" else word)
+        unit = _UNITS.get(word.rstrip("s"))
         if unit:
             measure, factor = unit
-            return measure, number * factor
-        number *= float(word) if word.isdigit() else _NUMBERS.get(word, 1)
+            return measure, number * factor, True
+        number *= float(word) if _AMOUNT.fullmatch(word) else _NUMBERS.get(word, 1)
     measure = "size"
     if _PRICE.search(text):
         measure = "price"
     elif _WEIGHT.search(text):
         measure = "weight"
-    if measure == "price" and rest and rest[-1].isdigit():  # $100
-        return measure, float(rest[-1])
+    if measure == "price" and rest and _AMOUNT.fullmatch(rest[-1]):  # $100
+        return measure, float(rest[-1]), True
     # A thing: a familiar one ("a breadbox"), or another object of the game. Without a name it is a person.
     name = " ".join([word for word in rest if word not in _ARTICLES]) or "human"
     singular = name.removesuffix("s")
     known = _YARDSTICKS.get(name) or _YARDSTICKS.get(singular)
     if known and measure != "price":
-        return measure, known[0 if measure == "size" else 1]
+        return measure, known[0 if measure == "size" else 1], False
     thing = _by_name().get(name) or _by_name().get(singular)
     value: float | None = getattr(thing, measure, None)
-    return None if value is None else (measure, value)
+    return None if value is None else (measure, value, False)
 
 
 @lru_cache(maxsize=1)
@@ -278,6 +283,7 @@ _NOT = frozenset({"not", "no", "never", "nothing"})
 _OPEN = re.compile(r"\W*(?:what|which|who|whose|when|where|how|why|tell|list|name|describe)\b", re.IGNORECASE)
 _RHETORICAL = re.compile(r"\W*\w+n['\u2019]?t\b", re.IGNORECASE)
 _PARTICIPLES = frozenset("used worn found made madeof eaten kept played seen driven sold grown covered".split())
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # the comma of "1,000"
 _NO_NOUNS = frozenset(
     "is it be are was not no often sometimes ever object thing item something that and or get".split()
 )
@@ -291,6 +297,7 @@ def meaning(question: str) -> int:
     it ...?"); guesses by any name of an object; comparisons; and questions that share enough words with one of the
     table. The set is empty for a question that is not understood, or that yes and no cannot answer.
     """
+    question = question.strip()
     return _meaning(question) if len(question) <= LONGEST else 0
 
 
@@ -298,6 +305,7 @@ def meaning(question: str) -> int:
 def _meaning(question: str) -> int:
     if _OPEN.match(question):
         return 0
+    question = _THOUSANDS.sub("", question)
     yes = exact_match(words_of(question))
     if yes is not None:
         return yes

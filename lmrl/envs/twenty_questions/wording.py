@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from lmrl.envs.twenty_questions.objects import properties, rows_of
 
-__all__ = ["LIGHT", "best_match", "exact_match", "plainly", "sort_match", "stems", "words_of"]
+__all__ = ["LIGHT", "LONGEST", "best_match", "exact_match", "plainly", "sort_match", "stems", "words_of"]
 
 # Replacements that apply in this order: negations and links become "not" and "and", fixed phrases become one word.
 _PHRASES = tuple(
@@ -71,7 +71,8 @@ def plainly(text: str) -> str:
 
 # Longer questions are cut or ignored, so that no text takes long to understand.
 _MOST_WORDS = 40
-_MOST_LETTERS = 300
+LONGEST = 300
+"""Number of characters, without spaces at the ends, above which a question counts as not understood."""
 
 # Stop words, which any question may contain.
 _STOP = frozenset(
@@ -101,14 +102,15 @@ _IRREGULAR = dict(
         "filled:fill full:fill includes:include covered:cover comes:come"
     ).split()
 )
+_WORD = re.compile(r"\d*\.\d+|[a-z0-9]+")  # the point of "1.5" is no end of a word
 _UNCHANGED = frozenset("clothes teeth bus gas ring string wing spring red bed reed seed feed brass".split())
 
 
 def words_of(text: str) -> tuple[str, ...]:
     """Return the words of a question in normal form; none if it is too long."""
-    if len(text) > _MOST_LETTERS:
+    if len(text) > LONGEST:
         return ()
-    return tuple(plainly(" ".join(re.findall(r"[a-z0-9]+", text.lower()))).split()[:_MOST_WORDS])
+    return tuple(plainly(" ".join(_WORD.findall(text.lower()))).split()[:_MOST_WORDS])
 
 
 def stems(words: tuple[str, ...]) -> tuple[str, ...]:

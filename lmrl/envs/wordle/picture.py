@@ -5,12 +5,14 @@ from rich.text import Text
 from lmrl.envs.task import Picture
 from lmrl.envs.wordle.env import word_of
 from lmrl.envs.wordle.guide import known_letters
+from lmrl.errors import printable
 from lmrl.types import Request
 
 __all__ = ["WordlePicture", "draw_wordle"]
 
 _TILES = {"g": "bold white on #40803b", "y": "bold white on #8a6d00", "b": "bold white on #5c5f62"}
 _NO_WORD = "bold red strike"
+_MOST_LETTERS = 40  # of an illegal guess, which a model may make as long as it likes
 
 
 class WordlePicture(Picture):
@@ -33,7 +35,7 @@ def draw_wordle(request: Request) -> Text:
         colours = answer.replace(" ", "").strip()
         # The answer to an illegal guess is empty.
         if len(colours) != len(guess):
-            drawn.append(guess.upper(), _NO_WORD)
+            drawn.append(printable(guess.upper()[:_MOST_LETTERS]), _NO_WORD)
             drawn.append("  not in the list\n", "red")
             continue
         for letter, colour in zip(guess, colours, strict=True):

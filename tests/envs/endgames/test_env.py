@@ -189,7 +189,7 @@ def test_wrong_piece_sets(sets: str, message: str) -> None:
         ({"test": 1.0}, "0 to 644, got 1.0"),
         ({"test": 0, "fen": FARTHEST}, "test and fen both name a position"),
         ({"test": 0, "selection": 0}, "test and selection both name a position"),
-        ({"selection": 512}, "selection must be the index of a held-out position, 0 to 511, got 512"),
+        ({"selection": 512}, "selection must be the index of a selection position, 0 to 511, got 512"),
         ({"fen": "no position"}, "fen must be a position in FEN, got 'no position'"),
         ({"fen": FARTHEST.replace(" w ", " b ")}, "fen must be a legal position with White to move"),
         ({"fen": "8/8/8/8/8/8/1k6/K7 w - - 0 1"}, "fen must be a legal position with White to move"),

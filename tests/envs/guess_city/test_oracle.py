@@ -43,11 +43,17 @@ def kind(text: str) -> str:
         ("Is it in Egypt?", YES, NO, NO),
         ("Is it a city in Japan?", NO, YES, NO),
         ("Is it in Nepal?", NO, NO, NO),
+        ("Is it the capital of Japan?", NO, YES, NO),
+        ("Is it Canada's capital?", NO, NO, NO),
         ("Does your country border Libya?", YES, NO, NO),
         ("Is it near the border with the United States?", NO, NO, YES),
         ("Is it on the Nile?", YES, NO, NO),
         ("Is it on the Danube river?", NO, NO, NO),
-        ("Is it on the Po river?", NO, NO, NO),
+        ("Is it on the Po river?", FULL, FULL, FULL),
+        ("Is it on the Red River?", FULL, FULL, FULL),
+        ("Is it on the Black Sea?", NO, FULL, FULL),
+        ("Is it on a lake?", FULL, FULL, YES),
+        ("Is it on Lake Michigan?", FULL, FULL, FULL),
         ("Does a river flow through it?", YES, YES, YES),
         ("Is it by the sea?", NO, YES, NO),
         ("Is it on the Pacific Ocean?", NO, YES, NO),
@@ -104,6 +110,8 @@ def test_guesses_and_lists_of_places() -> None:
         assert answer("Tokyo", question) == "One place at a time, please."
     assert answer("Taipei", "Is it in China?") == "That is disputed."
     assert kind(answer("Taipei", "Is it in Taiwan?")) == YES
+    assert kind(answer("Osaka", "Is it the capital of Japan?")) == NO
+    assert kind(answer("Yokohama", "Is it Japan's capital?")) == NO
 
 
 @cases("question", ["What do people in Japan eat?", "Isn't it in Japan?", "Do you live in Japan or not?"])
@@ -114,6 +122,32 @@ def test_a_question_that_names_one_country_is_answered_by_its_topic(question: st
         assert said.isdisjoint({"One place at a time, please.", "That is disputed."})
     food = [text for text in ("We eat", "People love", "Try our") if answer("Cairo", question).startswith(text)]
     assert bool(food) == ("eat" in question)
+
+
+@cases(
+    ("question", "city"),
+    [
+        ("Is it in northern China?", "Guangzhou"), ("Is it in southern China?", "Beijing"),
+        ("Was it a colony of Spain?", "Lima"), ("Is it on the coast of Brazil?", "Sao Paulo"),
+        ("Is it near Japan?", "Busan"), ("Is it the biggest city in Japan?", "Osaka"),
+        ("Was it once the capital of Myanmar?", "Yangon"), ("Is it north of North Korea?", "Pyongyang"),
+    ],
+)  # fmt: skip
+def test_a_country_with_other_words_is_more_than_the_table_knows(question: str, city: str) -> None:
+    assert {kind(answer(city, question, seed)) for seed in range(20)} <= {FULL, UNSURE}
+
+
+def test_the_only_neighbor_of_south_korea_is_confirmed_but_not_named() -> None:
+    for city in ("Seoul", "Busan", "Incheon", "Daegu", "Beijing", "Moscow"):
+        assert kind(answer(city, "Does your country border North Korea?")) == YES
+    assert kind(answer("Tokyo", "Does your country border North Korea?")) == NO
+
+
+def test_a_sea_by_another_name_is_not_denied() -> None:
+    assert answer("Shanghai", "Is it on the East China Sea?").endswith(" the ocean.")
+    assert kind(answer("Lima", "Is it on the North Sea?")) == FULL
+    assert kind(answer("Madrid", "Is it on the Red Sea?")) == NO
+    assert kind(answer("Mumbai", "Is It By The Sea?")) == YES
 
 
 def test_a_fact_is_told_in_several_sentences_and_details_by_candor() -> None:
@@ -151,7 +185,7 @@ def test_noise_evades_and_never_lies() -> None:
     noisy = ScriptedResident(noise=0.4)
     said = [kind(answer("Cairo", "Is it in Africa?", seed, noisy)) for seed in range(1000)]
     assert {*said} == {YES, UNSURE} and 340 < said.count(UNSURE) < 460
-    assert noisy.describe() == {"name": "scripted resident", "version": 1, "noise": 0.4, "candor": 0.1}
+    assert noisy.describe() == {"name": "scripted resident", "version": 2, "noise": 0.4, "candor": 0.1}
 
 
 @pytest.mark.parametrize("name", ["noise", "candor"])

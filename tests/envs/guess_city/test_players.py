@@ -62,6 +62,7 @@ def test_an_answer_never_rules_out_the_city_that_gave_it(candor: float) -> None:
         ("Is it in Japan?", "Yes.", 4),
         ("What money do you use?", "We pay with the yen.", 4),
         ("Which continent is it on?", "It is in Africa.", 7),
+        ("What does your country border?", "My country borders North Korea.", 20),
         ("Is it in Africa?", "No, it is not so.", 93),
         ("What can I see there?", "I must not tell you that.", 100),
         ("Is it a capital?", "I am not sure.", 100),

@@ -20,12 +20,14 @@ ACCEPTED = [
     ("Is it a bottle of glue?", "Glue"),
     ("Is your word TV?", "Television"),
     ("Is it a red apple?", "Apple"),
+    (" " * 300 + "Is it an apple?\n", "Apple"),
 ]
 REFUSED = [
     ("Is it a cat or a dog?", "Dog"),
     ("Is it bigger than a car?", "Car"),
     ("Is it a toy car?", "Car"),
     ("Is it like a cat?", "Cat"),
+    ("Is it in fact a cat?", "Cat"),
     ("Do you drive a car?", "Car"),
     ("Is it something you watch?", "Watch"),
     ("Is it found in a forest?", "Forest"),

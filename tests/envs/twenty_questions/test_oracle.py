@@ -109,6 +109,19 @@ def test_the_oracle_is_right_about_questions_that_are_not_in_the_table() -> None
         ("Does it weigh more than 10 pounds?", "Watermelon Bed", "Pen Apple"),
         ("Would it fit in a backpack?", "Camera Pen", "Bed Truck"),
         ("Does it cost less than $5?", "Banana Pencil", "Car Piano"),
+        ("Does it cost more than $1,000?", "Car Piano", "Apple Pen"),
+        ("Does it weigh more than 1,000 pounds?", "Truck Elephant", "Pen Bed"),
+        ("Does it cost more than $1,000 or weigh more than 1,000 kg?", "Piano Elephant", "Apple Pen"),
+        ("Does it weigh more than 1.5 pounds?", "Watermelon Pineapple", "Apple Pen"),
+        ("Does it cost more than $1.50?", "Pen Car", "Banana Eraser"),
+        ("Is it under 5 pounds?", "Apple Pen", "Bed Car"),
+        ("Is it over six feet long?", "Car Train", "Pen Apple"),
+        ("Does it weigh more than a car?", "Elephant Train", "Pen Bed"),
+        ("Is it more expensive than a car?", "Airplane", "Pen Bed"),
+        ("Is it worn under a shirt?", "", "Apple Pen"),
+        ("Is it more for a woman?", "", "Elephant Train"),
+        ("Is it less dangerous than a lion?", "", "Pen Apple"),
+        ("Is it more dangerous than a lion?", "", "Train Piano"),
         ("Is it a sofa?", "Couch", "Chair Bed"),
         ("Is it a kind of musical instrument?", "Harp Drum", "Whisk Cat"),
     ],
@@ -125,6 +138,11 @@ def test_how_questions_are_read(question: str, yes: str, no: str) -> None:
 )  # fmt: skip
 def test_what_is_not_understood_is_no_for_all(question: str) -> None:
     assert meaning(question) == 0
+
+
+def test_spaces_at_the_ends_do_not_count() -> None:
+    assert meaning(" " * 300 + "Is it alive?\n") == meaning("Is it alive?")
+    assert meaning("Is it alive" + "?" * 300) == 0
 
 
 def test_long_lists_are_understood_and_longer_ones_are_not() -> None:
@@ -154,6 +172,6 @@ def test_noise_turns_answers_round_and_follows_from_the_seed() -> None:
 def test_one_oracle_for_all_who_ask_for_the_same() -> None:
     assert scripted_oracle(0.1) is scripted_oracle(0.1)
     assert isinstance(scripted_oracle(), Partner)
-    assert scripted_oracle(0.1).describe() == {"name": "scripted", "version": 1, "noise": 0.1}
+    assert scripted_oracle(0.1).describe() == {"name": "scripted", "version": 2, "noise": 0.1}
     with pytest.raises(UserError, match="noise must be from 0 to 1, got 2"):
         ScriptedOracle(2)
