@@ -62,7 +62,16 @@ class _PlainUnpickler(pickle.Unpickler):
 
 class _PlainReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
+        folder = Path(self.path)
+        metadata: Metadata = _PlainUnpickler(BytesIO((folder / _CONTENTS).read_bytes())).load()
+        # torch opens whatever file the table of contents names, and decodes it as the table says.
+        for entry in metadata.storage_data.values():
+            name = entry.relative_path
+            is_name = isinstance(name, str) and Path(name).name == name
+            if not is_name or (folder / name).is_symlink() or not (folder / name).is_file():
+                raise UserError(f"{folder}: its table of contents must name files of the folder, got {name!r:.80}")
+            if entry.transform_descriptors:
+                raise UserError(f"{folder}: its tensors are transformed, which is not read here")
         return metadata
 
 
