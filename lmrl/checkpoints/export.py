@@ -31,7 +31,7 @@ from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replac
 
 __all__ = [
     "MANIFEST", "VALUES_FILE", "Values", "check_replaceable", "export", "export_for_reload", "exported_values",
-    "load_values", "read_manifest",
+    "load_values", "prompt_line_of", "read_manifest",
 ]  # fmt: skip
 
 MANIFEST = "lmrl.json"
@@ -187,6 +187,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if not isinstance(manifest.get(key, kind()), kind) or "files" not in manifest:
             raise UserError(f"{file}: not written by an export ({key}); export the folder again")
     return manifest
+
+
+def prompt_line_of(manifest: Mapping[str, Any], folder: str) -> str:
+    """Return the line that a policy reads before the observations; empty: none. See `lmrl.policies.ConditionedPolicy`.
+
+    Args:
+        manifest: see `read_manifest`.
+        folder: that it describes, for the message.
+
+    Raises:
+        UserError: an earlier version has not noted it.
+    """
+    line = manifest.get("prompt_line")
+    if line is None and str(manifest.get("class")).endswith(".ReturnConditionedBC"):
+        raise UserError(f"{folder} does not say which return its policy asks for; export it again")
+    return "" if line is None else str(line)
 
 
 def exported_values(folder: str) -> dict[str, Tensor]:

@@ -480,7 +480,7 @@ def write_folder(
     noted = _arguments(module, arguments)
     if noted["tokenizer"] not in BUNDLED:
         noted["tokenizer"] = None  # the folder holds the tokenizer; its path says where a user keeps files
-    about = {"hyper_parameters": noted, **_entry(module, steps)}
+    about = {"hyper_parameters": noted, **_entry(module, steps), "prompt_line": module.prompt_line}
     if module.hparams["lora"] is None:  # adapters need the path of their model
         about["made_with"] = _published(about["made_with"])
     export(folder, module.model, module.tokenizer, values, card, defaults, settings, model_weights, base, about)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.export import prompt_line_of, read_manifest
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
@@ -212,7 +212,8 @@ def load_vllm_policy(
     warn_of_other_template(own, manifest.get("chat_template"))
     untrained = Window(texts, bos=adds_bos(own))
     window = _window(manifest, untrained, _positions(client, config), max_new_tokens)
-    builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens)
+    line = prompt_line_of(manifest, folder)
+    builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens, line)
     mask = invalid_ids(own, int(config.get("vocab_size") or len(own)), torch.device("cpu"), builder.encoder.end)
     settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, builder.stop_ids())
     return VLLMPolicy(client, builder, settings, mask.nonzero()[:, 0].tolist())
