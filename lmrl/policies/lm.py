@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.checkpoints.export import prompt_line_of, read_manifest
+from lmrl.checkpoints.export import MANIFEST, prompt_line_of, read_manifest, window_of
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
@@ -201,10 +201,13 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
     model = build_lm(folder, {}, len(tokenizer)).train(False)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(tokenizer, manifest.get("chat_template"))
-    trained = manifest.get("window")
-    window = Window(**trained) if trained else Window(texts, positions_of(model.config), bos=adds_bos(tokenizer))
+    positions = positions_of(model.config)
+    trained = window_of(manifest, str(Path(folder) / MANIFEST))
+    window = trained or Window(texts, positions, bos=adds_bos(tokenizer))
     # A partner's replies may be longer than those of its training.
-    room = positions_of(model.config) - max_new_tokens
+    room = positions - max_new_tokens
+    if room < 1:
+        raise UserError(f"max_new_tokens must be less than the model's {positions} positions, got {max_new_tokens}")
     window = replace(window, tokens=min(window.tokens, room))
     line = prompt_line_of(manifest, folder)
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens, "slots": slots}

@@ -190,7 +190,7 @@ def test_a_checkpoint_with_odd_entries_is_refused_in_one_line(
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize("odd", [{"texts": {}}, {"tokens": None}, {"system": 1}], ids=str)
+@pytest.mark.parametrize("odd", [{"texts": {}}, {"tokens": None}, {"system": 1}, {"a": 1}], ids=str)
 def test_an_odd_window_is_refused_when_it_is_read(tmp_path: Path, odd: dict[str, object]) -> None:
     file = checkpoint(tmp_path / "a.ckpt")
     saved = torch.load(file)

@@ -298,6 +298,10 @@ def test_an_exported_folder_says_what_is_read(folder: Path, tmp_path: Path) -> N
     with TokenServer(saying(LEFT), positions=100) as server:
         assert player(server, folder).describe()["reads_tokens"] == 100 - LONGEST
         assert "contexts of 99 tokens" in refused(server, tokenizer=tmp_path)
+    for odd in ({**window, "colour": 1}, {**window, "rendering": 7}, 5):
+        (tmp_path / "lmrl.json").write_text(json.dumps({"files": [], "window": odd}))
+        with TokenServer(saying(LEFT)) as server:
+            assert "lmrl.json's window is" in refused(server, tokenizer=tmp_path)
     (tmp_path / "lmrl.json").write_text(json.dumps({"files": [], "window": window, "chat_template": "0123"}))
     with (
         TokenServer(saying(LEFT)) as server,
