@@ -205,7 +205,7 @@ def check_archive(file: Path) -> None:
                 if part.compress_type != ZIP_STORED:
                     raise UserError(f"{file} is not a checkpoint of lmrl: its part {part.filename!r:.80} is compressed")
             damaged = archive.testzip()
-    except (BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError, struct.error) as error:
+    except (BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, struct.error) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({in_one_line(error)})") from error

@@ -1,6 +1,7 @@
 """Reading a file that somebody made runs nothing that is in it, unless it was asked for."""
 
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -169,6 +170,17 @@ def test_damage_that_torch_overlooks_shows(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"a\.ckpt is damaged: its part '{part.filename}' is not what was written"):
         load_module(file)
     with pytest.raises(UserError, match="is damaged"):
+        check_checkpoint(file, allow_pickle=False)
+
+
+def test_an_encrypted_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = checkpoint(tmp_path / "a.ckpt")
+    # The first bit of the flags of each entry in the table of contents.
+    data = bytearray(file.read_bytes())
+    for entry in re.finditer(b"PK\x01\x02", bytes(data)):
+        data[entry.start() + 8] |= 1
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.ckpt is not a checkpoint of lmrl, or is damaged \(.*encrypted"):
         check_checkpoint(file, allow_pickle=False)
 
 
