@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.models.base_model import BaseModel
 from lmrl.models.folders import (
     check_folder,
@@ -27,11 +27,12 @@ from lmrl.models.folders import (
 from lmrl.models.heads import ValueHead
 from lmrl.models.lm import build_lm, trunk_of
 from lmrl.models.lora import adapters_of, add_lora, has_lora, merged, save_adapters, stacked, with_weights
+from lmrl.tokens.encoding import Window
 from lmrl.utils.files import check_may_replace, json_of_file, parse_json, replacing_folder
 
 __all__ = [
     "MANIFEST", "VALUES_FILE", "Values", "check_replaceable", "export", "export_for_reload", "exported_values",
-    "load_values", "read_manifest",
+    "load_values", "prompt_line_of", "read_manifest", "window_of",
 ]  # fmt: skip
 
 MANIFEST = "lmrl.json"
@@ -187,6 +188,47 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if not isinstance(manifest.get(key, kind()), kind) or "files" not in manifest:
             raise UserError(f"{file}: not written by an export ({key}); export the folder again")
     return manifest
+
+
+def window_of(entry: Mapping[str, Any], where: str) -> Window | None:
+    """Return the window that a policy was trained with; None if it is not noted.
+
+    Args:
+        entry: of a checkpoint, or a manifest (see `read_manifest`).
+        where: it is from, for the message.
+
+    Raises:
+        UserError: what is noted is no window.
+    """
+    noted = entry.get("window")
+    if noted is None:
+        return None
+    error = UserError(f"{where}'s window is {noted!r:.100}")
+    try:
+        window = Window(**noted)
+    except TypeError:  # no mapping, or with other keys
+        raise error from None
+    is_sound = isinstance(window.texts, int | None) and isinstance(window.tokens, int) and isinstance(window.bos, bool)
+    if not (is_sound and isinstance(window.system, str) and isinstance(window.rendering, str)):
+        raise error
+    check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
+    return window
+
+
+def prompt_line_of(manifest: Mapping[str, Any], folder: str) -> str:
+    """Return the line that a policy reads before the observations; empty: none. See `lmrl.policies.ConditionedPolicy`.
+
+    Args:
+        manifest: see `read_manifest`.
+        folder: that it describes, for the message.
+
+    Raises:
+        UserError: an earlier version has not noted it.
+    """
+    line = manifest.get("prompt_line")
+    if line is None and str(manifest.get("class")).endswith(".ReturnConditionedBC"):
+        raise UserError(f"{folder} does not say which return its policy asks for; export it again")
+    return "" if line is None else str(line)
 
 
 def exported_values(folder: str) -> dict[str, Tensor]:

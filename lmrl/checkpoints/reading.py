@@ -62,7 +62,16 @@ class _PlainUnpickler(pickle.Unpickler):
 
 class _PlainReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata: Metadata = _PlainUnpickler(BytesIO((Path(self.path) / _CONTENTS).read_bytes())).load()
+        folder = Path(self.path)
+        metadata: Metadata = _PlainUnpickler(BytesIO((folder / _CONTENTS).read_bytes())).load()
+        # torch opens whatever file the table of contents names, and decodes it as the table says.
+        for entry in metadata.storage_data.values():
+            name = entry.relative_path
+            is_name = isinstance(name, str) and Path(name).name == name
+            if not is_name or (folder / name).is_symlink() or not (folder / name).is_file():
+                raise UserError(f"{folder}: its table of contents must name files of the folder, got {name!r:.80}")
+            if entry.transform_descriptors:
+                raise UserError(f"{folder}: its tensors are transformed, which is not read here")
         return metadata
 
 
@@ -196,7 +205,7 @@ def check_archive(file: Path) -> None:
                 if part.compress_type != ZIP_STORED:
                     raise UserError(f"{file} is not a checkpoint of lmrl: its part {part.filename!r:.80} is compressed")
             damaged = archive.testzip()
-    except (BadZipFile, ValueError, EOFError, NotImplementedError, OverflowError, struct.error) as error:
+    except (BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, struct.error) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{file} is not a checkpoint of lmrl, or is damaged ({in_one_line(error)})") from error

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lmrl.checkpoints.card import model_card
-from lmrl.checkpoints.export import MANIFEST, export, exported_values, read_manifest
+from lmrl.checkpoints.export import MANIFEST, export, exported_values, read_manifest, window_of
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.envs.registry import may_choose
-from lmrl.errors import UserError, check_range
+from lmrl.errors import UserError
 from lmrl.models.base_model import BaseModel, base_model, check_adapters, check_base, held_with_base
 from lmrl.models.folders import CHOOSE_CODE, check_architecture, limited_weights
 from lmrl.models.gguf import is_gguf
@@ -430,12 +430,8 @@ def read_entry(module: SavedModule, checkpoint: Mapping[str, Any]) -> None:
     if ours != theirs:
         raise UserError(f"the checkpoint was trained with another tokenizer ({theirs}) than this one ({ours})")
     check_vocabulary(module)
-    if entry["window"] is not None:
-        window = Window(**entry["window"])
-        is_sound = isinstance(window.texts, int | None) and isinstance(window.tokens, int)
-        if not (is_sound and isinstance(window.system, str) and isinstance(window.bos, bool)):
-            raise UserError(f"the checkpoint's window is {entry['window']!r:.100}")
-        check_range("[1, inf)", **{"window.texts": window.texts, "window.tokens": window.tokens})
+    window = window_of(entry, "the checkpoint")
+    if window is not None:
         module.window = window
     warn_of_other_template(module.tokenizer, entry.get("chat_template"))
     module.made_with = dict(entry.get("made_with", {}))
@@ -481,7 +477,7 @@ def write_folder(
     noted = _arguments(module, arguments)
     if noted["tokenizer"] not in BUNDLED:
         noted["tokenizer"] = None  # the folder holds the tokenizer; its path says where a user keeps files
-    about = {"hyper_parameters": noted, **_entry(module, steps)}
+    about = {"hyper_parameters": noted, **_entry(module, steps), "prompt_line": module.prompt_line}
     if module.hparams["lora"] is None:  # adapters need the path of their model
         about["made_with"] = _published(about["made_with"])
     export(folder, module.model, module.tokenizer, values, card, defaults, settings, model_weights, base, about)

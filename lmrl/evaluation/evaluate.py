@@ -15,7 +15,9 @@ import numpy as np
 
 from lmrl.envs import registry
 from lmrl.envs.base import DialogueEnv
+from lmrl.envs.registry import register_where_unknown
 from lmrl.envs.scores import Scores, normalize
+from lmrl.envs.task import Task
 from lmrl.errors import UserError, check_range, counted
 from lmrl.evaluation.episode_table import EpisodeTable
 from lmrl.evaluation.intervals import bootstrap_mean, wilson
@@ -304,10 +306,11 @@ class _Runner:
 
 
 def _worker(
-    make_policy: Callable[[], LoadedPolicy], task: str, env: Mapping[str, Any] | None, slots: int
+    make_policy: Callable[[], LoadedPolicy], task: Task, env: Mapping[str, Any] | None, slots: int
 ) -> Callable[[Sequence[Start]], list[Episode]]:
     """Return the function with which a process of a cluster runs a piece."""
-    return _Runner(make_policy().policy, environment(task, env), task, slots).run_piece
+    register_where_unknown(task)
+    return _Runner(make_policy().policy, environment(task.name, env), task.name, slots).run_piece
 
 
 def _run_on_workers(
@@ -332,7 +335,7 @@ def _run_on_workers(
             f"got {type(policy).__name__}"
         )
     check_budget((env or {}).get("partner"), 2 if ray.count is None else ray.count)
-    make = partial(_worker, ray.make_policy, task, env, slots)
+    make = partial(_worker, ray.make_policy, registry.task(task), env, slots)
     episodes = list[Episode]()
     workers: Workers[Sequence[Start], list[Episode]] = Workers(ray.address, ray.count, make, gpu=ray.gpu)
     with workers:

@@ -106,6 +106,7 @@ class PolicySpec:
         env: Mapping[str, Any] | None = None,
         chat: Mapping[str, Any] | None = None,
         vllm: Mapping[str, Any] | None = None,
+        speaker: Speaker | None = None,
         **settings: Any,
     ) -> LoadedPolicy:
         """Make the policy.
@@ -116,6 +117,7 @@ class PolicySpec:
                 examples in the prompt are taken), and those of `lmrl.policies.chat.client.ChatClient` or
                 `lmrl.policies.chat.local.LocalChat`.
             vllm: settings of a model at a vLLM server: ``tokenizer``, ``timeout``, ``retries``, ``max_parallel``.
+            speaker: the chat model of another policy with the same name, task and settings; None: it is loaded.
             **settings: for a trained policy, its decoding settings (``temperature``, ``top_k``, ``top_p``, ``beta``,
                 ``compile``), ``rerank``, ``device`` and ``module`` (see `lmrl.modules.load_trained`), and
                 ``allow_other_task`` to let it play another task than its own; for a chat model, ``temperature``; for a
@@ -146,7 +148,7 @@ class PolicySpec:
             task = self.task
             policy = policies.vllm_player(self.name, task.last_texts, task.max_action_tokens, vllm or {}, **settings)
         elif self.kind == "chat":
-            policy = _chat_policy(self.name, self.task, env, **settings, **(chat or {}))
+            policy = _chat_policy(self.name, self.task, env, speaker, **settings, **(chat or {}))
         elif self.kind == "human":
             policy = HumanPolicy()
         else:
@@ -374,6 +376,8 @@ def _chat_policy(
     name: str,
     task: Task,
     env: Mapping[str, Any] | None,
+    speaker: Speaker | None,
+    /,
     *,
     temperature: float | None = None,
     reply: str = "json",
@@ -386,6 +390,7 @@ def _chat_policy(
         name: ``chat:MODEL`` at an OpenAI-compatible endpoint, ``local:PATH`` on this machine.
         task: what it will play.
         env: arguments of the environment.
+        speaker: see `PolicySpec.load`.
         temperature: temperature of sampling; None: the task's.
         reply: ``json`` or ``plain``.
         examples: number of examples in the prompt, or a file of episodes from which they are taken; None: the task's
@@ -413,5 +418,6 @@ def _chat_policy(
         longest = max(_ON_THIS_MACHINE, task.max_action_tokens + _AROUND_ACTION)
         if prompt.thought and reply == "json":
             longest += _THOUGHT
-    made = client(model, **{"max_tokens": longest, **settings, "temperature": chosen})
-    return ChatPolicy(made, task.name, episodes, reply, env, prompt.examples)
+    if speaker is None:
+        speaker = client(model, **{"max_tokens": longest, **settings, "temperature": chosen})
+    return ChatPolicy(speaker, task.name, episodes, reply, env, prompt.examples)

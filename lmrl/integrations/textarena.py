@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from lmrl.envs.task import Task
 from lmrl.errors import UserError, in_one_line, unknown
 
 __all__ = ["TextArenaGame", "textarena_task"]
+
+# Threads share the global generators, so one game at a time has its own states in them.
+_lock = RLock()
 
 
 def textarena_task(name: str) -> Task:
@@ -101,16 +105,17 @@ class TextArenaGame(TextEnv):
     @contextmanager
     def _own_chance(self) -> Iterator[None]:
         """Inside, the global generators are those of this game."""
-        # Swap the states in, and the states of other code back at the end.
-        others = random.getstate(), np.random.get_state()
-        random.setstate(self._chance[0])
-        np.random.set_state(self._chance[1])
-        try:
-            yield
-        finally:
-            self._chance = (random.getstate(), np.random.get_state())
-            random.setstate(others[0])
-            np.random.set_state(others[1])
+        with _lock:
+            # Swap the states in, and the states of other code back at the end.
+            others = random.getstate(), np.random.get_state()
+            random.setstate(self._chance[0])
+            np.random.set_state(self._chance[1])
+            try:
+                yield
+            finally:
+                self._chance = (random.getstate(), np.random.get_state())
+                random.setstate(others[0])
+                np.random.set_state(others[1])
 
 
 def _arena() -> Any:

@@ -57,6 +57,11 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     check_range("[1, inf)", **{"lora.r": settings.get("r")})
     check_range("(0, inf)", **{"lora.lora_alpha": settings.get("lora_alpha")})
     check_range("[0, 1)", **{"lora.lora_dropout": settings.get("lora_dropout")})
+    for name, value in settings.items():
+        # peft reads a text as a regular expression, for which a file could choose one that never ends.
+        if value is not None and not _SETTING_CHECKS[name](value):
+            hint = "; name the layers, without a regular expression" if name == "target_modules" else ""
+            raise UserError(f"lora.{name} cannot be {value!r:.80}{hint}")
     # GPT-2 keeps its weights the other way round.
     transposed = any(isinstance(module, Conv1D) for module in model.modules())
     chosen = {"target_modules": "all-linear", **settings, "task_type": "CAUSAL_LM", "fan_in_fan_out": transposed}
@@ -297,7 +302,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_names(value: Any) -> bool:
-    return _is_name(value) or (isinstance(value, list) and all(_is_name(name) for name in value))
+    return _is_name(value) or (isinstance(value, list | tuple | set) and all(_is_name(name) for name in value))
 
 
 def _is_numbers(value: Any) -> bool:

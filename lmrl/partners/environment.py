@@ -73,14 +73,21 @@ def make_partner(name: str | Mapping[str, Any], task: str) -> Partner | None:
 def _check_settings(kind: str, settings: Mapping[str, Any], taker: Callable[..., object]) -> None:
     # The name of the partner already gives the model.
     hidden = ("model", "path", "address", "api_key")
-    known = [name for name in inspect.signature(taker).parameters if name not in hidden]
-    for name in settings:
+    parameters = inspect.signature(taker).parameters
+    known = [name for name in parameters if name not in hidden]
+    for name, value in settings.items():
         # Arguments of an environment are written into datasets and scores, which must not contain secrets.
         if name == "api_key" and kind == "chat":
             raise UserError("api_key is no setting of a partner, for those are written into files: set $OPENAI_API_KEY")
         if name not in known:
             raise unknown(f"setting of {kind} partners", name, known)
-    if "@" in urlsplit(str(settings.get("base_url", ""))).netloc:
+        if parameters[name].annotation is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise UserError(f"{name} must be a whole number, got {value!r:.60}")
+    try:
+        host = urlsplit(str(settings.get("base_url", ""))).netloc
+    except ValueError:  # no address: the client refuses it
+        host = ""
+    if "@" in host:
         raise UserError(
             "base_url of a partner must hold no password, for it is written into files: set $OPENAI_BASE_URL"
         )

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from lmrl.checkpoints.reading import resolve_pretrained
-from lmrl.errors import UserError
+from lmrl.errors import UserError, check_range
 from lmrl.models.folders import check_folder, held_by_folder, limited_weights, model_config
 from lmrl.models.gguf import is_gguf
 from lmrl.models.lora import adapter_chain
@@ -41,6 +41,8 @@ class LMPartner:
     """
 
     def __init__(self, path: str, temperature: float = 0.0, max_new_tokens: int = _ROOM, slots: int = 64) -> None:
+        check_range("[0, inf)", temperature=temperature)
+        check_range("[1, inf)", max_new_tokens=max_new_tokens)
         self.path = path
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens

@@ -24,7 +24,7 @@ _SCRIPTS = ("words.js", "web_seat.js", "web_page.js")
 _TOKEN = "x-lmrl-session"
 """A header: unlike a cookie it goes to this port alone, and no page from elsewhere can make a browser send it."""
 _MOST_GAMES = 64
-"""Games kept in memory, each with players of its own."""
+"""Games kept in memory; those with the same models share them."""
 _MOST_BYTES = 1 << 16
 """The largest body of a request, in bytes."""
 _CLOSED = "Open the whole address that lmrl web printed."

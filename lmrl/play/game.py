@@ -1,7 +1,9 @@
 """A game of the page: one or two players at the same episode, an advisor, and what the page may choose."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -15,9 +17,11 @@ from lmrl.envs.registry import policy_names
 from lmrl.envs.task import Task
 from lmrl.errors import UserError, unknown
 from lmrl.evaluation.loading import PolicySpec, own_tasks_only
-from lmrl.partners import environment
+from lmrl.partners import environment, make_partner
 from lmrl.play.seat import AGAIN, Seat, advise
+from lmrl.policies.chat.policy import ChatPolicy
 from lmrl.report.pages import rounded, shown_text
+from lmrl.rollout import MakeEnv
 from lmrl.types import LoadedPolicy
 from lmrl.utils.configuration import env_arguments
 
@@ -68,8 +72,15 @@ def _are_texts(values: list[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-_playing: WeakValueDictionary[tuple[Path, int], Any] = WeakValueDictionary()
-"""Trained modules of running games, by their file and its time: games with the same policy share its weights."""
+_playing: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+"""Trained modules, chat models and partners of running games. Games with the same one share its weights."""
+
+
+def _key(kind: str, name: str, *settings: Any) -> tuple[Any, ...]:
+    """Return the key of a chat model or partner in `_playing`; it changes with the folder that a name holds."""
+    path = Path(name.partition(":")[2])
+    written = path.stat().st_mtime_ns if path.name and path.exists() else 0
+    return kind, name, written, json.dumps(settings, sort_keys=True, default=str)
 
 
 def _loaded(
@@ -78,13 +89,33 @@ def _loaded(
     arguments: Mapping[str, Any],
     chat: Mapping[str, Any] | None,
 ) -> LoadedPolicy:
+    if spec.kind == "chat":
+        key = _key("chat", spec.name, spec.task.name, chat)
+        loaded = load(arguments, chat, speaker=_playing.get(key))
+        assert isinstance(loaded.policy, ChatPolicy)
+        _playing[key] = loaded.policy.speaker
+        return loaded
     if spec.file is None:
-        return load(arguments, chat if spec.kind == "chat" else None)
+        return load(arguments)
     key = spec.file, spec.file.stat().st_mtime_ns
     loaded = load(arguments, module=_playing.get(key))
     if loaded.module is not None:
         _playing[key] = loaded.module
     return loaded
+
+
+def _environment(task: str, arguments: Mapping[str, Any]) -> MakeEnv:
+    """Return `environment`, with the partner of another running game where it has the same."""
+    partner = arguments.get("partner")
+    if not isinstance(partner, str | Mapping):
+        return environment(task, arguments)
+    name = partner if isinstance(partner, str) else str(partner.get("name", ""))
+    key = _key("partner", name, task, partner)
+    made = _playing.get(key) or make_partner(partner, task)
+    if made is not None:
+        with suppress(TypeError):  # that of a plugin may have no weak references
+            _playing[key] = made
+    return environment(task, {**arguments, "partner": made})
 
 
 class Game:
@@ -105,7 +136,7 @@ class Game:
             raise UserError(f"policy must be one player or two, at most one of them human, got {list(order.policies)}")
         self.order = order
         self.actions = [action.strip() for action in task.actions]
-        make = environment(order.task, arguments)
+        make = _environment(order.task, arguments)
         self._advisor: LoadedPolicy | None = None
         self._refused: str | None = None
         self.seats: list[Seat] = []

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.export import MANIFEST, prompt_line_of, read_manifest, window_of
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.engine import Engine
 from lmrl.decoding.sampling import Decoder, Head, SamplingSettings
 from lmrl.errors import UserError
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer, warn_of_other_template
+from lmrl.policies.conditioned import with_line
 from lmrl.tokens.encoding import Window, adds_bos, encoder_for, invalid_ids, stop_ids
 from lmrl.tokens.segments import context
 from lmrl.types import Reply, Request
@@ -37,12 +38,15 @@ class ContextBuilder:
         window: how much of the past is read; the same that the model was trained with.
         positions: how many tokens the model can read.
         room: how many tokens an action may have.
+        prompt_line: a line in front of the observations, see `lmrl.policies.conditioned.with_line`.
 
     Raises:
         UserError: a full window and an action together do not fit into the model.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, window: Window, positions: int, room: int) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, window: Window, positions: int, room: int, prompt_line: str = ""
+    ) -> None:
         if window.tokens + room > positions:
             raise UserError(
                 f"window.tokens ({window.tokens}) and the longest action ({room} tokens) together must fit into the "
@@ -50,6 +54,7 @@ class ContextBuilder:
             )
         self.encoder = encoder_for(tokenizer, window)
         self.window = window
+        self.prompt_line = prompt_line
 
     def contexts(self, requests: Sequence[Request]) -> list[list[int]]:
         """The ids that come before the next action of each request.
@@ -60,6 +65,8 @@ class ContextBuilder:
         contexts = []
         for request in requests:
             observations = request.observations
+            if self.prompt_line:
+                observations = with_line(observations, self.prompt_line, always=self.window.texts is not None)
             where = f"the episode with seed {request.seed}"
             ids = context(self.encoder, self.window, observations, request.actions, request.action_ids, where)
             contexts.append(ids)
@@ -104,6 +111,7 @@ class LMPolicy:
         max_new_tokens: an action without a line break ends here, as it is.
         slots: parallel episodes to make room for, None: `lmrl.decoding.engine.default_slots`; more are possible.
         compile: have `torch.compile` make the decode steps, see `lmrl.decoding.engine.Engine`.
+        prompt_line: see `ContextBuilder`.
 
     Raises:
         UserError: a setting is outside its range, or window and action do not fit into the model.
@@ -121,11 +129,12 @@ class LMPolicy:
         max_new_tokens: int = 32,
         slots: int | None = None,
         compile: bool | str = False,
+        prompt_line: str = "",
     ) -> None:
         self.model = model
         engine = Engine(model, slots, compile=compile)
         self.slots = engine.slots
-        self._context_builder = ContextBuilder(tokenizer, window, engine.max_length, max_new_tokens)
+        self._context_builder = ContextBuilder(tokenizer, window, engine.max_length, max_new_tokens, prompt_line)
         self._settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, self._context_builder.stop_ids())
         invalid = self._context_builder.invalid_ids(model)
         self._decoder = Decoder(engine, invalid=invalid)
@@ -192,9 +201,14 @@ def load_lm_policy(path: str, texts: int | None, max_new_tokens: int, *, tempera
     model = build_lm(folder, {}, len(tokenizer)).train(False)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(tokenizer, manifest.get("chat_template"))
-    trained = manifest.get("window")
-    window = Window(**trained) if trained else Window(texts, positions_of(model.config), bos=adds_bos(tokenizer))
+    positions = positions_of(model.config)
+    trained = window_of(manifest, str(Path(folder) / MANIFEST))
+    window = trained or Window(texts, positions, bos=adds_bos(tokenizer))
     # A partner's replies may be longer than those of its training.
-    room = positions_of(model.config) - max_new_tokens
+    room = positions - max_new_tokens
+    if room < 1:
+        raise UserError(f"max_new_tokens must be less than the model's {positions} positions, got {max_new_tokens}")
     window = replace(window, tokens=min(window.tokens, room))
-    return LMPolicy(model, tokenizer, window, temperature=temperature, max_new_tokens=max_new_tokens, slots=slots)
+    line = prompt_line_of(manifest, folder)
+    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens, "slots": slots}
+    return LMPolicy(model, tokenizer, window, prompt_line=line, **settings)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from lmrl.checkpoints.export import read_manifest
+from lmrl.checkpoints.export import MANIFEST, prompt_line_of, read_manifest, window_of
 from lmrl.checkpoints.reading import resolve_pretrained
 from lmrl.decoding.sampling import SamplingSettings
 from lmrl.errors import UserError, unknown
@@ -210,9 +210,11 @@ def load_vllm_policy(
     config = _config(folder)
     manifest = read_manifest(Path(folder)) if Path(folder).is_dir() else {}
     warn_of_other_template(own, manifest.get("chat_template"))
+    trained = window_of(manifest, str(Path(folder) / MANIFEST))
     untrained = Window(texts, bos=adds_bos(own))
-    window = _window(manifest, untrained, _positions(client, config), max_new_tokens)
-    builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens)
+    window = _window(trained, untrained, _positions(client, config), max_new_tokens)
+    line = prompt_line_of(manifest, folder)
+    builder = ContextBuilder(own, window, window.tokens + max_new_tokens, max_new_tokens, line)
     mask = invalid_ids(own, int(config.get("vocab_size") or len(own)), torch.device("cpu"), builder.encoder.end)
     settings = SamplingSettings(temperature, top_k, top_p, max_new_tokens, builder.stop_ids())
     return VLLMPolicy(client, builder, settings, mask.nonzero()[:, 0].tolist())
@@ -236,10 +238,9 @@ def _positions(client: TokenClient, config: Mapping[str, Any]) -> int:
     return int(min(found))
 
 
-def _window(manifest: Mapping[str, Any], untrained: Window, positions: int, room: int) -> Window:
+def _window(trained: Window | None, untrained: Window, positions: int, room: int) -> Window:
     """Return the window with which a model was trained, or as much of another one as fits."""
-    trained = manifest.get("window")
-    window = Window(**trained) if trained else replace(untrained, tokens=positions - room)
+    window = trained or replace(untrained, tokens=positions - room)
     if window.tokens + room > positions or window.tokens < 1:
         raise UserError(
             f"contexts of {window.tokens} tokens and actions of {room} do not fit into the {positions} positions that "

@@ -103,7 +103,7 @@ class Cluster:
             # Ray ends this process if no cluster answers at the port, so try it first.
             try:
                 socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), _SECONDS).close()
-            except (OSError, OverflowError) as error:
+            except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: no name of a host
                 raise UserError(f"no Ray cluster at {address}: {in_one_line(error)}; is it running?") from error
         settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
         if address == "local":

@@ -71,3 +71,49 @@ def test_objects_are_not_read_unless_that_is_allowed(place: str, tmp_path: Path)
             read_checkpoint(folder, weights=True)
     assert not mark.exists()
     check_checkpoint(folder, allow_pickle=True)
+
+
+def edit_contents(folder: Path, **fields: Any) -> None:
+    """Change every entry of the table of contents that says where bytes are."""
+    file = folder / ".metadata"
+    contents = pickle.loads(file.read_bytes())
+    for entry in contents.storage_data.values():
+        vars(entry).update(fields)
+    file.write_bytes(pickle.dumps(contents))
+
+
+@pytest.mark.parametrize("place", ["absolute", "above", "path", "link", "missing"])
+def test_the_table_of_contents_names_only_files_of_the_folder(place: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "last.ckpt")
+    shard = next(folder.glob("*.distcp"))
+    outside = shard.rename(tmp_path / "outside")
+    (folder / "link").symlink_to(outside)
+    names: dict[str, Any] = {
+        "absolute": str(outside),
+        "above": "../outside",
+        "path": outside,
+        "link": "link",
+        "missing": "none",
+    }
+    edit_contents(folder, relative_path=names[place])
+    with pytest.raises(UserError, match="its table of contents must name files of the folder"):
+        read_checkpoint(folder, weights=True)
+    with pytest.raises(UserError, match="its table of contents must name files of the folder"):
+        check_checkpoint(folder, allow_pickle=False)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_in_the_place_of_a_shard_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write(tmp_path / "last.ckpt")
+    shard = next(folder.glob("*.distcp"))
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(UserError, match="its table of contents must name files of the folder"):
+        check_checkpoint(folder, allow_pickle=False)
+
+
+def test_transformed_tensors_are_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "last.ckpt")
+    edit_contents(folder, transform_descriptors=["zstd"])
+    with pytest.raises(UserError, match="its tensors are transformed"):
+        read_checkpoint(folder, weights=True)

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -322,6 +323,20 @@ def test_textarena_draws_from_no_generator_of_others(arena: Any) -> None:
 def _boards(seed: int) -> list[str]:
     env = lmrl.make("textarena:2048-v0")
     return [env.reset(seed=seed)[0], *[env.step("[up]")[0] + env.step("[left]")[0] for _ in range(4)]]
+
+
+def test_games_of_textarena_in_threads_are_the_same_games(arena: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [_boards(seed) for seed in range(4)]
+    game = arena.envs.Game2048.env.Game2048Env
+    step = game.step
+
+    def slow_step(self: Any, action: str) -> Any:
+        time.sleep(0.01)  # moves of different games overlap
+        return step(self, action)
+
+    monkeypatch.setattr(game, "step", slow_step)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(_boards, range(4))) == alone
 
 
 def test_games_for_several_are_refused(arena: Any) -> None:

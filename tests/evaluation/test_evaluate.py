@@ -26,7 +26,9 @@ from lmrl.evaluation.intervals import bootstrap_mean, wilson
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_json import SCORE_KEYS, read_json
 from lmrl.evaluation.run_folder import notes_on_weights, record_evaluation, transcript, write_evaluation
-from lmrl.types import Episode, Reply, Request
+from lmrl.types import Episode, LoadedPolicy, Reply, Request
+from lmrl.utils.worker_processes import WorkerProcesses
+from tests.helpers.corridor import corridor_task
 
 KEYS = (
     "task policy episodes return_mean return_ci normalized normalized_ci success_rate success_ci length_mean "
@@ -180,6 +182,27 @@ def test_an_evaluation_on_a_cluster_is_that_of_one_process(ray_cluster: str, bc_
     many = evaluate(bc_run, **played, ray=RayWorkers(ray_cluster, 1), on_episode=lambda e: told.append(e.seed))
     assert many == one and all(any(e.action_logprobs) for e in one.episodes)
     assert told == [e.seed for e in one.episodes]
+
+
+def test_workers_know_a_task_that_is_registered_here_alone(player: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LocalWorkers(WorkerProcesses[Any, Any]):
+        """Processes of this machine in the place of Ray's."""
+
+        def __init__(self, address: str, count: int, make: Any, gpu: bool) -> None:
+            super().__init__(count, make)
+
+        def __enter__(self) -> "LocalWorkers":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.close()
+
+    monkeypatch.setitem(vars(sys.modules["lmrl.evaluation.evaluate"]), "Workers", LocalWorkers)
+    with corridor_task():
+        ray = RayWorkers("local", 1, lambda: LoadedPolicy(player(lambda request: "R")))
+        policy = player(lambda request: "R")
+        played = evaluate(policy, "corridor", 3, slots=1, ray=ray)
+        assert played.episodes == evaluate(policy, "corridor", 3, slots=1).episodes
 
 
 def _up(request: Request) -> str:

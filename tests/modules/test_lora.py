@@ -273,6 +273,10 @@ def test_errors_name_the_rule(bc_run: str, data_path: Path, tmp_path: Path, monk
         BC(pretrained=bc_run, lora={"rank": 3})
     with pytest.raises(UserError, match=r"lora.r must be at least 1"):
         BC(pretrained=bc_run, lora={"r": 0})
+    for odd in ({"r": 1.5}, {"use_rslora": "yes"}, {"target_modules": ".*attn.*"}, {"target_modules": ["(a+)+$"]}):
+        (name,) = odd
+        with pytest.raises(UserError, match=rf"lora\.{name} cannot be "):
+            BC(pretrained=bc_run, lora=odd)
     scratch = train(BC(architecture={"n_embd": 16}, lora=LORA), data_path, tmp_path, steps=1)
     with pytest.raises(UserError, match="began from scratch: merge them"):
         scratch.export(tmp_path / "adapter", merge=False)

@@ -18,13 +18,15 @@ from lmrl.errors import UserError
 from lmrl.evaluation import evaluate
 from lmrl.evaluation.token_values import token_values
 from lmrl.modules import BC, ReturnConditionedBC, load_module
-from lmrl.policies import ConditionedPolicy
+from lmrl.policies import ConditionedPolicy, load_lm_policy, load_vllm_policy
 from lmrl.policies.conditioned import with_line
 from lmrl.tokens.encoding import Window, encoder_for
+from lmrl.tokens.segments import context
 from lmrl.types import Episode, Reply, Request
 from tests.helpers.corridor import corridor_task
 from tests.helpers.doubles import episode
 from tests.helpers.online import ENV, TINY, rounds, trainer
+from tests.helpers.tokens import TokenServer, saying
 
 #: A bandit: L pays 0 mostly, R pays 1 or 2.
 PAYS = {("L", 0.0): 6, ("R", 0.0): 2, ("L", 1.0): 3, ("R", 1.0): 5, ("L", 2.0): 1, ("R", 2.0): 7}
@@ -98,6 +100,37 @@ def test_where_the_line_stands(texts: int | None, lines: list[bool]) -> None:
         assert found.observations == tuple(expected)
         assert found.actions == bad.actions
     assert module.as_read(bad).observations == module.prepare([good])[0].observations
+
+
+@pytest.mark.parametrize("texts", [None, 3])
+def test_the_exported_folder_says_the_line_to_other_policies(texts: int | None, tmp_path: Path) -> None:
+    """Its model is also played as ``lm:PATH`` and at a vLLM server."""
+    module = ReturnConditionedBC(architecture=TINY, bins=2)
+    module.window = Window(texts=texts, tokens=100)
+    module.return_edges.fill_(0.0)
+    module.bin_returns.copy_(torch.tensor([-1.0, 1.0]))
+    module.export(tmp_path / "run")
+    requests = [Request(0, 0, ("ab\n", "cd\n", "ef\n"), ("L\n", "R\n"))]
+    conditioned = with_line(requests[0].observations, "return 2 of 2\n", always=texts is not None)
+    window = module.context_window()
+    expected = list(context(encoder_for(module.tokenizer, window), window, conditioned, requests[0].actions))
+    policy = load_lm_policy(str(tmp_path / "run"), None, 8, temperature=0.0, slots=1)
+    assert policy._context_builder.contexts(requests) == [expected]
+    with TokenServer(saying((1,))) as server:
+        load_vllm_policy(f"{server.url}#tiny", None, 1, tokenizer=str(tmp_path / "run")).act(requests)
+        assert [body["prompt"] for body in server.played] == [expected]
+
+
+def test_a_folder_from_before_the_line_was_noted_is_refused(tmp_path: Path) -> None:
+    module = ReturnConditionedBC(architecture=TINY, bins=1)
+    module.window = Window()
+    module.bin_returns.fill_(1.0)
+    module.export(tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "lmrl.json").read_text())
+    del manifest["prompt_line"]
+    (tmp_path / "run" / "lmrl.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="does not say which return its policy asks for; export it again"):
+        load_lm_policy(str(tmp_path / "run"), None, 8, temperature=0.0, slots=1)
 
 
 class Listener:

@@ -1,6 +1,7 @@
 """Reading a file that somebody made runs nothing that is in it, unless it was asked for."""
 
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -172,6 +173,17 @@ def test_damage_that_torch_overlooks_shows(tmp_path: Path) -> None:
         check_checkpoint(file, allow_pickle=False)
 
 
+def test_an_encrypted_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = checkpoint(tmp_path / "a.ckpt")
+    # The first bit of the flags of each entry in the table of contents.
+    data = bytearray(file.read_bytes())
+    for entry in re.finditer(b"PK\x01\x02", bytes(data)):
+        data[entry.start() + 8] |= 1
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.ckpt is not a checkpoint of lmrl, or is damaged \(.*encrypted"):
+        check_checkpoint(file, allow_pickle=False)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -190,7 +202,7 @@ def test_a_checkpoint_with_odd_entries_is_refused_in_one_line(
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize("odd", [{"texts": {}}, {"tokens": None}, {"system": 1}], ids=str)
+@pytest.mark.parametrize("odd", [{"texts": {}}, {"tokens": None}, {"system": 1}, {"a": 1}], ids=str)
 def test_an_odd_window_is_refused_when_it_is_read(tmp_path: Path, odd: dict[str, object]) -> None:
     file = checkpoint(tmp_path / "a.ckpt")
     saved = torch.load(file)

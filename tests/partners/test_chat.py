@@ -200,6 +200,11 @@ def test_a_budget_that_is_used_up_ends_a_rollout_that_forgives(unruly: Unruly) -
         ({"name": "chat:x", "base_url": "http://x", "budget_tokens": -5}, r"budget_tokens must be above 0, got -5"),
         ({"name": "chat:x", "api_key": "sk-secret"}, r"api_key is no setting .*: set \$OPENAI_API_KEY$"),
         ({"name": "chat:x", "base_url": "http://me:pw@x"}, r"base_url of a partner must hold no password"),
+        ({"name": "chat:x", "base_url": "http://[::1:8000/v1"}, "base_url must be an address"),
+        ({"name": "lm:x", "max_new_tokens": "abc"}, "max_new_tokens must be a whole number, got 'abc'"),
+        ({"name": "vllm:http://x#y", "max_parallel": 1.5}, r"max_parallel must be a whole number, got 1\.5"),
+        ({"name": "lm:x", "max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"name": "lm:x", "temperature": "warm"}, "temperature must be a finite number, at least 0, got 'warm'"),
         (
             {"name": "lm:x", "api_key": 5},
             "unknown setting of lm partners 'api_key'; known: max_new_t",

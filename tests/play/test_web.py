@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,6 +59,31 @@ def test_games_with_the_same_policy_share_its_weights(bc_run: str) -> None:
     modules = {id(game.seats[0]._loaded.module) for game in games if game.seats[0]._loaded is not None}
     modules |= {id(game._advisor.module) for game in games if game._advisor is not None}
     assert len(modules) == 1
+
+
+def test_games_share_their_chat_models_and_partners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMRL_DATA", str(tmp_path))
+    loaded: list[str] = []
+
+    class Model:
+        def __init__(self, path: str, **settings: Any) -> None:
+            loaded.append(path)
+
+        def describe(self) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr("lmrl.policies.chat.LocalChat", Model)
+    monkeypatch.setattr("lmrl.partners.lm.LMPartner", Model)
+    (tmp_path / "model").mkdir()
+    env = [f"partner=lm:{tmp_path / 'model'}"]
+    order = Order("twenty_questions", (f"local:{tmp_path / 'model'}", "human"), env=env, advisor=f"local:{tmp_path}")
+    games = [Game(replace(order, seed=seed), {"examples": 0}) for seed in range(2)]
+    assert loaded == [str(tmp_path / "model"), str(tmp_path), str(tmp_path / "model")]
+    assert games[0].seats[0]._make_env().partner is games[1].seats[0]._make_env().partner
+    # A model that was trained anew is another one.
+    (tmp_path / "model" / "best").mkdir()
+    Game(order, {"examples": 0})
+    assert len(loaded) == 5
 
 
 def test_a_task_from_outside_is_on_the_page() -> None:

@@ -367,6 +367,8 @@ def test_a_run_that_is_named_as_a_model_reads_what_it_read_in_training(tmp_path:
     )
     module.window = Window(2, 200, "chat", "Play well.")
     module.export(tmp_path / "run")
+    with pytest.raises(UserError, match="max_new_tokens must be less than the model's 256 positions, got 256"):
+        load_lm_policy(str(tmp_path / "run"), None, 256, temperature=0.0, slots=1)
     policy = load_lm_policy(str(tmp_path / "run"), None, 8, temperature=0.0, slots=1)
     assert policy._context_builder.window == module.window
     requests = [Request(0, 0, ("Hi\n", "Bye\n", "Who?\n"), ("a\n", "b\n"))]

@@ -2,11 +2,12 @@
 
 import json
 import math
+import signal
 import socket
 import time
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
+from threading import Thread, main_thread
 from typing import Any
 
 import pytest
@@ -23,10 +24,12 @@ from lmrl.evaluation.loading import PolicySpec
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies import LMPolicy, VLLMPolicy, load_vllm_policy
 from lmrl.policies.chat import endpoint
+from lmrl.policies.chat.tokens import TokenClient
 from lmrl.rollout import episode_seed
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.types import Request
 from tests.helpers.cases import cases
+from tests.helpers.endpoints import Unruly, hang
 from tests.helpers.tokens import TokenServer, sampling, saying
 
 TOKENIZER = load_tokenizer("lmrl")
@@ -214,6 +217,22 @@ def test_an_answer_that_is_none_is_refused_in_one_line(fault: dict[str, Any], me
         assert len(server.played) == 1, "asking again helps nothing"
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to one thread")
+def test_ctrl_c_does_not_wait_for_the_server() -> None:
+    with Unruly(hang(20.0)) as server:
+
+        def interrupt() -> None:
+            while not server.bodies:
+                time.sleep(0.05)
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+
+        Thread(target=interrupt, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            TokenClient(server.url, "tiny", timeout=15.0, retries=0).complete([{"prompt": [1]}])
+        assert time.monotonic() - began < 10
+
+
 def test_a_server_that_stays_away_ends_the_play_in_one_line() -> None:
     with TokenServer(saying(LEFT)) as server:
         policy = player(server, retries=2)
@@ -279,6 +298,10 @@ def test_an_exported_folder_says_what_is_read(folder: Path, tmp_path: Path) -> N
     with TokenServer(saying(LEFT), positions=100) as server:
         assert player(server, folder).describe()["reads_tokens"] == 100 - LONGEST
         assert "contexts of 99 tokens" in refused(server, tokenizer=tmp_path)
+    for odd in ({**window, "colour": 1}, {**window, "rendering": 7}, 5):
+        (tmp_path / "lmrl.json").write_text(json.dumps({"files": [], "window": odd}))
+        with TokenServer(saying(LEFT)) as server:
+            assert "lmrl.json's window is" in refused(server, tokenizer=tmp_path)
     (tmp_path / "lmrl.json").write_text(json.dumps({"files": [], "window": window, "chat_template": "0123"}))
     with (
         TokenServer(saying(LEFT)) as server,

@@ -97,7 +97,7 @@ def test_addresses(ray: str) -> None:
         Cluster(ray)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "ray://nobody.invalid:10001"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "ray://nobody.invalid:10001", "a..b:1"])
 def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
     with pytest.raises(UserError, match=rf"^no Ray cluster at {address}: .*; is it running\?$"):

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from lmrl.errors import BudgetError, UserError, check_range, without_secrets
-from lmrl.policies.chat.endpoint import Answer, ChatRetries, Endpoint, Stopped, mended
+from lmrl.policies.chat.endpoint import Answer, ChatRetries, Endpoint, Stop, Stopped, mended
 from lmrl.policies.chat.limits import ChatLimits, shared_limits
 
 __all__ = ["ChatCache", "ChatClient", "ChatError", "Messages"]
@@ -186,15 +185,24 @@ class ChatClient:
         return hashlib.sha256(json.dumps([self.base_url, body], sort_keys=True).encode()).hexdigest()
 
     def _ask_all(self, missing: Mapping[str, Mapping[str, Any]], answers: dict[str, str]) -> None:
-        """Add the missing answers. After a failure nothing more is asked, but what is under way is waited for."""
+        """Add the missing answers.
+
+        After a failure nothing more is asked, but what is under way is waited for. After Ctrl-C or SIGTERM it is given
+        up.
+        """
         wanted = len(answers) + len(missing)
-        stop = Event()
+        stop = Stop()
+        running: dict[Future[Answer], str] = {}
         with ThreadPoolExecutor(min(self.max_parallel, len(missing))) as pool:
-            running = {pool.submit(self._asking.ask, body, stop): key for key, body in missing.items()}
             try:
+                for key, body in missing.items():
+                    running[pool.submit(self._asking.ask, body, stop)] = key
                 failed = self._gather(running, answers)
-            finally:
-                stop.set()
+            except BaseException as error:
+                stop.cancel()
+                if not isinstance(error, Exception):  # some answers may have come since the last ones were kept
+                    self._gather(running, answers)
+                raise
         if failed and isinstance(failed[0], UserError):
             kind = ChatBudgetError if isinstance(failed[0], BudgetError) else ChatError
             raise kind(self._told(failed[0], len(answers), wanted)) from failed[0]

@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from importlib import import_module
@@ -25,6 +26,7 @@ __all__ = [
     "ChatRetries",
     "Connection",
     "Endpoint",
+    "Stop",
     "Stopped",
     "mended",
     "tokens_used",
@@ -115,16 +117,18 @@ class Connection:
         )
         finalize(self, _close, self._client)
 
-    def _fetch(self, method: Callable[..., Any], **arguments: Any) -> bytes:
+    def _fetch(self, method: Callable[..., Any], stop: "Stop | None" = None, **arguments: Any) -> bytes:
         """Call a method of the client (one of ``with_streaming_response``) and return the whole response in time.
 
         Raises:
             AskAgain: no connection, no whole answer in time, or a crowded or broken server.
             UserError: the endpoint refuses the request.
+            Stopped: the request was cancelled.
         """
         try:
             asked = asyncio.wait_for(self._send(method, arguments), self._timeout)
-            came = asyncio.run_coroutine_threadsafe(asked, _event_loop()).result()
+            future = asyncio.run_coroutine_threadsafe(asked, _event_loop())
+            came = future.result() if stop is None else stop.result(future)
         except (asyncio.TimeoutError, self._package.APITimeoutError) as error:
             raise AskAgain(f"no whole answer within {self._timeout:g} s") from error
         except (_Refused, AskAgain, self._package.APIConnectionError) as error:
@@ -229,20 +233,22 @@ def _error_code(body: bytes) -> Any:
 class Endpoint(Connection):
     """A chat model at a server."""
 
-    def ask(self, body: Mapping[str, Any]) -> Answer:
+    def ask(self, body: Mapping[str, Any], stop: "Stop | None" = None) -> Answer:
         """Send one request.
 
         Args:
             body: content of the request, as the protocol has it.
+            stop: can cancel it.
 
         Raises:
             AskAgain: no connection, no whole answer in time, a crowded or broken server, or an answer that is none.
             UserError: the endpoint refuses the request.
+            Stopped: it was cancelled.
         """
         known = {name: body[name] for name in ("model", "messages")}
         rest = {name: value for name, value in body.items() if name not in known}
         create = self._client.chat.completions.with_streaming_response.create
-        return self._read(self._fetch(create, **known, extra_body=rest))
+        return self._read(self._fetch(create, stop, **known, extra_body=rest))
 
     def _read(self, content: bytes) -> Answer:
         """The answer in a completion. Anything may come from a server, whatever the protocol says."""
@@ -317,6 +323,47 @@ class Stopped(Exception):
     """The answer is not wanted any more."""
 
 
+class Stop:
+    """Ends a batch of requests: after `set` none begins, and `cancel` also gives up those that are under way."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+        self._lock = Lock()
+        self._running = set[Future[bytes]]()
+        self._is_cancelled = False
+
+    def set(self) -> None:
+        """Let no further request begin."""
+        self._event.set()
+
+    def cancel(self) -> None:
+        """Let no further request begin, and give up those that are under way."""
+        self._event.set()
+        with self._lock:
+            self._is_cancelled = True
+            for future in self._running:
+                future.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait; raises `Stopped` as soon as no request may begin."""
+        if self._event.wait(seconds):
+            raise Stopped
+
+    def result(self, future: Future[bytes]) -> bytes:
+        """Return the result of a request; raises `Stopped` if it is given up."""
+        with self._lock:
+            self._running.add(future)
+            if self._is_cancelled:
+                future.cancel()
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise Stopped from error
+        finally:
+            with self._lock:
+                self._running.discard(future)
+
+
 class _Counted(Protocol):
     @property
     def tokens(self) -> int | None: ...
@@ -326,7 +373,7 @@ A = TypeVar("A", bound=_Counted, covariant=True)
 
 
 class _Asked(Protocol[A]):
-    def ask(self, body: Mapping[str, Any]) -> A: ...
+    def ask(self, body: Mapping[str, Any], stop: Stop) -> A: ...
 
 
 class ChatRetries(Generic[A]):
@@ -347,7 +394,7 @@ class ChatRetries(Generic[A]):
         self._retries = retries
         self._chance = random.Random()
 
-    def ask(self, body: Mapping[str, Any], stop: Event) -> A:
+    def ask(self, body: Mapping[str, Any], stop: Stop) -> A:
         """The answer to one request.
 
         Args:
@@ -357,7 +404,7 @@ class ChatRetries(Generic[A]):
         Raises:
             UserError: the endpoint refuses, or there is no answer after the last try.
             BudgetError: the budget is used up.
-            Stopped: the event was set.
+            Stopped: `stop` was set before the request began, or cancelled it.
         """
         try:
             answer = self._insist(body, stop)
@@ -367,13 +414,13 @@ class ChatRetries(Generic[A]):
         self._limits.spend(answer.tokens)
         return answer
 
-    def _insist(self, body: Mapping[str, Any], stop: Event) -> A:
+    def _insist(self, body: Mapping[str, Any], stop: Stop) -> A:
         tried = 0
         while True:
-            self._wait(self._limits.turn(), stop)
+            stop.wait(self._limits.turn())
             self._limits.begin()
             try:
-                return self._endpoint.ask(body)
+                return self._endpoint.ask(body, stop)
             except AskAgain as error:
                 if error.tokens is not None:
                     self._limits.spend(error.tokens)
@@ -383,11 +430,7 @@ class ChatRetries(Generic[A]):
                     wish = f", asks for a pause of {after:.0f} s" if after else ""
                     raise UserError(f"{error}{wish} (tries: {tried})") from error
             self._limits.pause(after)
-            self._wait(max(after, self._backoff(tried)), stop)
+            stop.wait(max(after, self._backoff(tried)))
 
     def _backoff(self, tried: int) -> float:
         return min(_FIRST_WAIT * 2.0 ** (tried - 1), _LONGEST_WAIT) * self._chance.uniform(0.5, 1.0)
-
-    def _wait(self, seconds: float, stop: Event) -> None:
-        if stop.wait(seconds):
-            raise Stopped

@@ -4,12 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
 from lmrl.errors import UserError, check_range, without_secrets
-from lmrl.policies.chat.endpoint import AskAgain, ChatRetries, Connection, Stopped, tokens_used
+from lmrl.policies.chat.endpoint import AskAgain, ChatRetries, Connection, Stop, Stopped, tokens_used
 from lmrl.policies.chat.limits import ChatLimits
 
 __all__ = ["Completion", "TokenClient", "TokenEndpoint", "server_address"]
@@ -34,21 +33,23 @@ class Completion:
 class TokenEndpoint(Connection):
     """A language model at a server that takes and gives token ids (vLLM from 0.10.2 on)."""
 
-    def ask(self, body: Mapping[str, Any]) -> Completion:
+    def ask(self, body: Mapping[str, Any], stop: Stop | None = None) -> Completion:
         """Send one request.
 
         Args:
             body: content of the request: ``prompt`` as ids, ``max_tokens``, ``stop_token_ids`` and what else the
                 protocol has.
+            stop: can cancel it.
 
         Raises:
             AskAgain: no connection, no whole answer in time, a crowded or broken server, one that is being shut down.
             UserError: the server refuses the request, or does not answer in token ids.
+            Stopped: it was cancelled.
         """
         known = {name: body[name] for name in ("model", "prompt")}
         rest = {name: value for name, value in body.items() if name not in known}
         create = self._client.completions.with_streaming_response.create
-        return self._read(self._fetch(create, **known, extra_body=rest), body)
+        return self._read(self._fetch(create, stop, **known, extra_body=rest), body)
 
     def positions(self, model: str) -> int | None:
         """How many tokens a served model can read and say together; None if the server does not tell.
@@ -189,13 +190,14 @@ class TokenClient:
         """
         if not bodies:
             return []
-        stop = Event()
+        stop = Stop()
         with ThreadPoolExecutor(min(self.max_parallel, len(bodies))) as pool:
-            asked = [pool.submit(self._retries.ask, {"model": self.model, **body}, stop) for body in bodies]
             try:
+                asked = [pool.submit(self._retries.ask, {"model": self.model, **body}, stop) for body in bodies]
                 wait(asked)
-            finally:
-                stop.set()
+            except BaseException:  # Ctrl-C and SIGTERM: the pool waits for its threads
+                stop.cancel()
+                raise
         errors = [one.exception() for one in asked]
         failed = [error for error in errors if error and not isinstance(error, Stopped)]
         if failed:

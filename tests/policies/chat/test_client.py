@@ -2,11 +2,13 @@ import gzip
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lmrl.errors import BudgetError, UserError
+from lmrl.errors import BudgetError, UserError, terminated_by_exception
 from lmrl.policies.chat.client import ChatCache, ChatClient, ChatError, Messages
 from lmrl.policies.chat.limits import ChatLimits
 from tests.helpers.cases import cases
@@ -280,6 +282,49 @@ def test_a_failure_stops_the_rest_and_keeps_what_came(tmp_path: Path) -> None:
         again = client(server, max_parallel=1, cache=tmp_path / "answers").complete(say(*texts))
         assert again[:6] == ["answer 0", "answer 1", "answer 2", "answer 3", "answer 4", "5 txet"]
         assert len(server.bodies) == 6 + 15
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to one thread")
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_gives_up_what_is_under_way_and_keeps_what_came(
+    interrupt: type[BaseException], tmp_path: Path
+) -> None:
+    number = signal.SIGINT if interrupt is KeyboardInterrupt else signal.SIGTERM
+    texts = [f"text {number}" for number in range(3)]
+    with Unruly(completion("kept"), hang(20.0)) as server, terminated_by_exception():
+        asking = client(server, max_parallel=1, retries=0, timeout=15.0, cache=tmp_path / "answers")
+
+        def interrupt_second() -> None:
+            while len(server.bodies) < 2:
+                time.sleep(0.05)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+        threading.Thread(target=interrupt_second, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(interrupt):
+            asking.complete(say(*texts))
+        assert time.monotonic() - began < 10
+        assert len(server.bodies) == 2
+        assert [*asking.complete(say(texts[0]))] == ["kept"]
+
+
+def test_an_interrupt_keeps_answers_that_have_just_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def interrupted_wait(running: Any, **how: Any) -> Any:
+        calls.append(how)
+        if len(calls) > 1:
+            return wait(running, **how)
+        wait(running)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lmrl.policies.chat.client.wait", interrupted_wait)
+    with Unruly() as server:
+        asking = client(server, cache=tmp_path / "answers")
+        with pytest.raises(KeyboardInterrupt):
+            asking.complete(say("ab", "cd"))
+        assert asking.complete(say("ab", "cd")) == ["ba", "dc"]
+        assert len(server.bodies) == 2
 
 
 def test_answers_are_valid_unicode_without_control_characters(tmp_path: Path) -> None:
