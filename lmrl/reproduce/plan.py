@@ -182,6 +182,11 @@ class Preset:
     is_protocol: bool = False
     """Whether all methods spend and choose equally much (`docs/reference/protocol.md`)."""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether trained policies are evaluated on a GPU."""
+        return (self.device or "").startswith("cuda")
+
     def overlays(self, task: str, algorithm: str) -> list[str]:
         """Return the configuration files over ``configs/<task>/<algorithm>.yaml``, in their order.
 
@@ -234,7 +239,7 @@ PLAYERS = ("random", "behaviour", "optimal")
 """Scripted policies of the table, where a task has them."""
 _TRIAL_STEPS = 60
 """Optimizer steps of a trial run."""
-_SLOTS_ON_DEVICE = 256
+_SLOTS_ON_GPU = 256
 """Games in parallel if a trained policy runs on a GPU, which reads many tokens as fast as few."""
 _TRIAL_COMPUTE = 1e-9
 """TFLOP that any first step uses up."""
@@ -386,9 +391,11 @@ class _Training:
     @property
     def _device(self) -> list[str]:
         """Words that say where trained policies play."""
-        if self.order.preset.device is None:
+        preset = self.order.preset
+        if preset.device is None:
             return []
-        return ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
+        slots = ["--slots", str(_SLOTS_ON_GPU)] if preset.on_gpu else []
+        return ["--device", preset.device, *slots]
 
     def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, ...]:
         device = self._device
