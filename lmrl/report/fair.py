@@ -192,9 +192,9 @@ def _curve(axis: Axes, method: str, row: Row, dashes: str) -> Line2D:
     shares = sorted(set.intersection(*(set(cell.by_share) for cell in cells.values())))
     scores = np.array([[cell.by_share[share] for share in shares] for cell in cells.values()])  # (seeds, shares)
     compute = float(np.mean([cell.tflop for cell in cells.values()])) * np.array(shares)
-    # Methods of the second arm name their start: ppo_from_filtered_bc.
+    # Methods of the second arm name their start, ppo_from_filtered_bc, and load the end of its training.
     beginning = row.get(method.partition("_from_")[2] or START, {})
-    starts = [beginning[seed].score for seed in cells if seed in beginning]
+    starts = [beginning[seed].by_share[1.0] for seed in cells if seed in beginning]
     if len(starts) == len(cells):
         compute = np.concatenate([[0.0], compute])
         scores = np.column_stack([starts, scores])

@@ -102,3 +102,7 @@ def test_curves_begin_at_the_start_and_end_at_the_budget(monkeypatch: pytest.Mon
     assert drawn["ppo"] == [[0.0, 41.5], [2.5, 50.5], [5.0, 51.5], [10.0, 52.5]]  # the starts of seeds 0 and 1
     assert drawn["grpo_from_filtered_bc"][:2] == [[0.0, 50.0], [2.5, 68.0]]
     assert "bc" not in drawn
+    # The second arm starts from the end of the first one, also where an earlier policy was chosen.
+    chosen_early = {seed: replace(cell, chosen=0.25) for seed, cell in ROW["filtered_bc"].items()}
+    plot_compute({TASK: {**ROW, "filtered_bc": chosen_early}}, tmp_path / "picture.png")
+    assert drawn["grpo_from_filtered_bc"][:2] == [[0.0, 50.0], [2.5, 68.0]]
