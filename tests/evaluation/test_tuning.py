@@ -32,8 +32,16 @@ def test_the_best_of_all_settings_is_kept_and_played(
     assert len(tried) == 2 and tried[record["settings"]["temperature"]] == max(tried.values())
     assert f"chosen: --temperature {record['settings']['temperature']:g}" in capsys.readouterr().out
     assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "2"]) == 0
-    (scores,) = (json.loads(path.read_text()) for path in run.glob("evaluation*/scores.json"))
+    # Where reports look for it.
+    scores = json.loads((run / "evaluation_tuned" / "scores.json").read_text())
     assert scores["provenance"]["decoding"] == record["settings"]
+    # Other settings and other checkpoints have folders of their own.
+    for words in (["--policy", str(run), "--env", "max_steps=2"], ["--policy", str(run / "last.ckpt")]):
+        assert main(["evaluate", *words, "--tuned", "--episodes", "2"]) == 0
+    temperature = f"temperature={record['settings']['temperature']}"
+    assert {path.parent.name for path in run.glob("evaluation*/scores.json")} == {
+        *("evaluation_tuned", f"evaluation_{temperature}_max_steps=2", f"evaluation_last_{temperature}")
+    }
 
 
 def test_a_choice_is_made_by_games_that_no_score_counts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
