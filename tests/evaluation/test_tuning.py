@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lmrl.cli import main
 from lmrl.envs import registry
@@ -86,6 +87,24 @@ def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixtur
         tuned_settings(run)
     assert main(["evaluate", "--policy", str(run), "--tuned", "--temperature", "1"]) == 2
     assert "tuned says what temperature should be" in capsys.readouterr().err
+
+
+def test_settings_that_were_chosen_for_other_weights_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune(run, temperatures=(0.5,), episodes=1)
+    assert tuned_settings(run) == {"temperature": 0.5}
+    checkpoint = torch.load(run / "last.ckpt", weights_only=True)
+    checkpoint["lmrl"]["made_with"]["weights"] = "0123456789abcdef"  # as after further training
+    torch.save(checkpoint, run / "last.ckpt")
+    assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "1"]) == 2
+    assert capsys.readouterr().err.endswith(f"other weights than the run has now; tune again: lmrl tune {run}\n")
+    # A run whose checkpoints are gone, and a file from before weights were noted, are accepted.
+    (run / "last.ckpt").rename(run / "away")
+    assert tuned_settings(run / "last") == {"temperature": 0.5}
+    (run / "away").rename(run / "last.ckpt")
+    record = json.loads((run / TUNED).read_text())
+    del record["weights"]
+    (run / TUNED).write_text(json.dumps(record))
+    assert tuned_settings(run) == {"temperature": 0.5}
 
 
 def test_betas_of_a_policy_without_values_are_not_tried(run: Path) -> None:
