@@ -18,7 +18,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_json import read_json
-from lmrl.evaluation.tuning import BETAS, TEMPERATURES
+from lmrl.evaluation.tuning import BETAS, TEMPERATURES, TUNED, has_weights
 from lmrl.reproduce import protocol
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
@@ -28,8 +28,8 @@ class Step:
     """A command, and a digest of all that its outcome depends on."""
 
     name: str
-    """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune`` or ``evaluate_tuned``; names its record in
-    ``timing.json``."""
+    """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune``, ``evaluate_tuned`` or ``select_at_25``; names
+    its record in ``timing.json``."""
     words: tuple[str, ...]
     """The arguments of ``lmrl``."""
     recipe: str
@@ -80,8 +80,10 @@ def digest(*parts: Any) -> str:
 
 
 def is_done(cell: Cell, step: Step) -> bool:
-    """Whether a step was finished before, with the same recipe."""
-    if step.name.startswith("evaluate") and not _has_scores(cell, step):
+    """Whether a step was finished before, with the same recipe, and its outcome is there."""
+    if step.name.startswith(("evaluate", "select")) and not _has_scores(cell, step):
+        return False
+    if step.name == "tune" and not _has_settings(cell):
         return False
     record = read_json(cell.folder / "timing.json").get(step.name, {})
     return isinstance(record, dict) and record.get("recipe") == step.recipe and "seconds" in record
@@ -107,6 +109,12 @@ def _has_scores(cell: Cell, step: Step) -> bool:
     except UserError:  # the checkpoints of a finished cell may be gone
         return True
     return weights is None or scores.get("provenance", {}).get("weights") == weights
+
+
+def _has_settings(cell: Cell) -> bool:
+    """Whether settings were chosen, and for the weights that the run has now."""
+    chosen = read_json(cell.folder / TUNED)
+    return bool(chosen) and has_weights(cell.folder, chosen.get("weights"))
 
 
 def _after(step: Step, option: str) -> str:
