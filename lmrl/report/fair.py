@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
 from lmrl.envs.scores import normalize
+from lmrl.evaluation.aggregates import ENOUGH_SEEDS
 from lmrl.evaluation.intervals import Interval, student_mean
 from lmrl.evaluation.records import Record, read_records
 from lmrl.report.plots import STYLE, grid_of_panels
@@ -109,8 +110,8 @@ def table_of(rows: Rows, base: str | None = None) -> Table:
 
     Args:
         rows: the cells.
-        base: return differences from this method instead, paired by training seed. A difference whose interval does
-            not contain 0 is bold.
+        base: return differences from this method instead, paired by training seed. A difference of three or more
+            pairs whose interval does not contain 0 is bold.
     """
     methods = ordered({method for row in rows.values() for method in row})
     lines = []
@@ -133,7 +134,8 @@ def _entry(row: Row, method: str, base: str | None) -> str:
         return f"{number(mean)} [{NO_SPREAD}]" if len(values) > 1 else number(mean)
     shown = with_interval(mean, interval)
     excludes_zero = interval.low > 0 or interval.high < 0
-    return f"**{shown}**" if base is not None and excludes_zero else shown
+    is_claim = base is not None and len(values) >= ENOUGH_SEEDS and excludes_zero
+    return f"**{shown}**" if is_claim else shown
 
 
 def _named(method: str) -> str:

@@ -68,6 +68,9 @@ def test_the_table_marks_differences_that_exclude_zero() -> None:
     assert rows["PPO"] == with_interval(0.5, student_mean([2.0, -1.0]))
     assert rows["GRPO from filtered BC"] == "20.0"
     assert "filtered BC" not in rows
+    # Two pairs of seeds are no claim, however alike their differences are.
+    two = {row[0]: row[1] for row in table_of({TASK: {**ROW, "mc": cells(60.0, 64.25)}}, base="filtered_bc").rows}
+    assert two["MC"] == with_interval(10.125, student_mean([10.0, 10.25]))
     below = {row[0]: row[1] for row in table_of({TASK: ROW}, base="grpo").rows}
     assert below["BC"].startswith("**\N{MINUS SIGN}21.0 [")
 
