@@ -8,7 +8,7 @@ import lightning as L
 from lightning.pytorch import Callback, Trainer
 
 from lmrl.callbacks.progress import say, while_evaluating
-from lmrl.callbacks.saving import is_between_steps, save_run
+from lmrl.callbacks.saving import is_between_steps, save_again, save_run
 from lmrl.decoding.sampling import check_decoding
 from lmrl.envs.registry import DIALOGUES
 from lmrl.envs.registry import task as task_of
@@ -81,7 +81,8 @@ class InteractiveEvaluation(Callback):
         self._seconds_before = 0.0  # seconds of training by earlier processes of this run
         self._start_time = perf_counter()
         self._evaluation_start_time: float | None = None  # None between evaluations
-        self._last_evaluated_step = -1
+        self._last_evaluated_step: int | None = -1  # None: unknown
+        self._resumed_step = -1
 
     def setup(self, trainer: Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Forget another run, for which the same object was used before."""
@@ -89,21 +90,19 @@ class InteractiveEvaluation(Callback):
             self._begin()
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
-        """Make the policy once, so that unknown settings are refused now, not after many steps."""
+        """Make the policy once, so that unknown settings are refused now, and make up for a missed evaluation."""
         assert isinstance(pl_module, LanguageModule)
         # Where nothing is played, weights in shards stay there: together they may not fit.
         if self.task is not DIALOGUES:
             with summon_full_params(pl_module, but=pl_module.unused_in_rollouts):
                 policy_of(pl_module, self.decoding)
         self._start_time = perf_counter()
+        if self._is_due(trainer) and self._was_missed(trainer):
+            self._evaluate(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         """Evaluate if it is time."""
-        step = trainer.global_step
-        if self.task is DIALOGUES:
-            return
-        is_due = step > 0 and (step % self.every_n_steps == 0 or step == trainer.max_steps)
-        if is_due and is_between_steps(trainer):  # a run that is resumed at this step was evaluated before
+        if self._is_due(trainer):
             self._evaluate(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
@@ -111,10 +110,28 @@ class InteractiveEvaluation(Callback):
         if self.task is not DIALOGUES:
             self._evaluate(trainer, pl_module)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
+        """Make up for the missed last evaluation of a resumed run that had no step left, so that no other hook ran."""
+        if self.task is DIALOGUES or not self._was_missed(trainer):
+            return
+        assert isinstance(pl_module, LanguageModule)
+        pl_module.to(trainer.strategy.root_device)  # the trainer has moved it to the CPU
+        self._evaluate(trainer, pl_module)
+        save_again(trainer, pl_module, "last", None, self)
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        step = trainer.global_step
+        is_due = step > 0 and (step % self.every_n_steps == 0 or step == trainer.max_steps)
+        return self.task is not DIALOGUES and is_due and is_between_steps(trainer)
+
+    def _was_missed(self, trainer: Trainer) -> bool:
+        """Whether a run was stopped at the present step before its evaluation was complete, and is resumed here."""
+        step = trainer.global_step
+        return step == self._resumed_step and self._last_evaluated_step not in (None, step)
+
     def _evaluate(self, trainer: Trainer, module: L.LightningModule) -> None:
         if trainer.global_step == self._last_evaluated_step:  # accumulated batches end without a step
             return
-        self._last_evaluated_step = trainer.global_step
         self._evaluation_start_time = perf_counter()
         with while_evaluating(trainer, f"playing {self.episodes} episodes"):
             self._play(trainer, module)
@@ -125,6 +142,7 @@ class InteractiveEvaluation(Callback):
         assert isinstance(module, LanguageModule)
         # Dropout and the like are off in play; the module is left in the mode that it was in.
         training = module.training
+        is_missed = self._was_missed(trainer)
         module.eval()
         with summon_full_params(module, but=module.unused_in_rollouts):
             policy = policy_of(module, self.decoding)
@@ -144,10 +162,21 @@ class InteractiveEvaluation(Callback):
         scores = played.scores()
         module.train(training)
         log_now(trainer, self._metrics(scores) | {"time/train_seconds": self._trained()})
-        if scores["return_mean"] > self.best:
-            self.best = scores["return_mean"]
-            self.best_step = trainer.global_step
-            save_run(trainer, module, "best", scores)
+        before = (self.best, self.best_step, self._last_evaluated_step)
+        self._last_evaluated_step = trainer.global_step
+        if scores["return_mean"] <= self.best:
+            return
+        self.best = scores["return_mean"]
+        self.best_step = trainer.global_step
+        try:
+            if is_missed:
+                save_again(trainer, module, "best", scores, self)
+            else:
+                save_run(trainer, module, "best", scores)
+        except BaseException:
+            # Ctrl-C: the run that resumes has no such checkpoint, so it must evaluate this step again.
+            self.best, self.best_step, self._last_evaluated_step = before
+            raise
 
     def _trained(self) -> float:
         """Seconds that the run has been training, without its evaluations."""
@@ -167,14 +196,27 @@ class InteractiveEvaluation(Callback):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time."""
-        return {"best": self.best, "best_step": self.best_step, "seconds": self._trained()}
+        """The best return so far and its step, so that a resumed run does not overwrite a better one; and the time.
+
+        With the last evaluated step, a resumed run knows whether Ctrl-C has ended the evaluation of its present step.
+        """
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "seconds": self._trained(),
+            "last_evaluated_step": self._last_evaluated_step,
+        }
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note the step at which the run is resumed."""
+        self._resumed_step = int(checkpoint["global_step"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from a saved best return."""
         self.best = float(state_dict["best"])
         self.best_step = int(state_dict["best_step"])
         self._seconds_before = float(state_dict.get("seconds", 0.0))  # older checkpoints lack it
+        self._last_evaluated_step = state_dict.get("last_evaluated_step")  # None: an older checkpoint lacks it
 
 
 class _Counts:

@@ -1,5 +1,6 @@
 """Saving a run: a checkpoint and, next to it, a folder for `transformers`."""
 
+import shutil
 import signal
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from lmrl.checkpoints.reading import read_checkpoint
 from lmrl.checkpoints.saving import note_weights, saves_adapters
 from lmrl.errors import check_range
 from lmrl.models.sharding import full_state_dict, is_sharded
@@ -24,7 +26,7 @@ from lmrl.modules import LanguageModule
 from lmrl.utils.distributed import shared_work
 from lmrl.utils.files import remove, replace
 
-__all__ = ["KeepLast", "export_run_folder", "is_between_steps", "save_run"]
+__all__ = ["KeepLast", "export_run_folder", "is_between_steps", "save_again", "save_run"]
 
 _NOTIFIER = "_sigterm_notifier_fn"
 _PATIENCE = 20.0  # seconds for the other processes of a run to end, after all of them have saved
@@ -84,6 +86,30 @@ def publish_checkpoint(trainer: Trainer, name: str) -> None:
         if trainer.is_global_zero:
             remove(_unpublished_path(root, name))
         raise
+
+
+def save_again(
+    trainer: Trainer, module: LanguageModule, name: str, scores: Mapping[str, Any] | None, callback: Callback
+) -> None:
+    """Write ``NAME.ckpt`` and the folder ``NAME`` of a resumed run before its first step.
+
+    Until then only a part of the training's state is restored. The checkpoint is therefore the one that the run was
+    resumed from, with the present state of `callback`.
+    """
+    root = Path(trainer.default_root_dir)
+    source = Path(str(trainer.ckpt_path))
+    new = _new(root, name)
+    if trainer.is_global_zero:
+        remove(new)
+        content = read_checkpoint(source, allow_pickle=True)  # the trainer has read it before
+        content["callbacks"][callback.state_key] = callback.state_dict()
+        if source.is_dir():  # shards, next to a file with all the rest
+            shutil.copytree(source, new)
+            torch.save(content, new / "meta.pt")
+        else:
+            torch.save(content, new)
+    export_run_folder(trainer, module, root / name, scores, full_state_dict(module))
+    keep_run(trainer, name)
 
 
 def export_run_folder(
@@ -238,6 +264,7 @@ class KeepLast(Callback):
         check_range("[1, inf)", every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps
         self._saved = -1
+        self._resumed_step = -1
         self._written = False  # whether a checkpoint is written and not yet published
         self._signals: _SignalsBetweenSteps | None = None
         self._children: list[Popen[bytes]] = []
@@ -246,10 +273,17 @@ class KeepLast(Callback):
         """Note SIGTERM from now on, where several processes train together."""
         if stage == "fit" and trainer.global_step == 0:
             self._saved = -1  # the same object may have been used for another run
+            self._resumed_step = -1
             self._written = False
         if stage == "fit" and trainer.world_size > 1:
             self._signals = _SignalsBetweenSteps(trainer)
             self._signals.replace_notifier()
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note the step of ``last.ckpt``: until the next one, a new checkpoint would hold only a part of its state."""
+        last = Path(trainer.default_root_dir) / "last.ckpt"
+        if Path(str(trainer.ckpt_path)).resolve() == last.resolve():
+            self._resumed_step = int(checkpoint["global_step"])
 
     def on_train_start(self, trainer: Trainer, pl_module: L.LightningModule) -> None:
         """Have signals wait for the end of a step."""
@@ -300,7 +334,8 @@ class KeepLast(Callback):
             is_stopped = is_stopped and signals is not None and not signals.ends_without_others
         if is_stopped:
             self._release_children(trainer)
-            if trainer.training and is_between_steps(trainer):
+            is_new_step = trainer.global_step != self._resumed_step
+            if is_new_step and trainer.training and is_between_steps(trainer):
                 self._write(trainer, pl_module)
         self._publish(trainer)
 

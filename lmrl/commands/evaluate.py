@@ -80,7 +80,7 @@ def evaluate_command(
             each comes equally often; of a chat model as many as published; of a file all).
         seed: seed of the whole evaluation; the result does not depend on the number of slots.
         out: folder for the two files (default: evaluation in the run's folder, or in runs/TASK/PLAYER; with other
-            settings than the policy's own, a folder next to it that names them).
+            settings than the policy's own, a folder next to it that names them; with --tuned evaluation_tuned).
         slots: how many episodes are played side by side; None: 32, for a language model on a GPU up to 256.
         ray: play on a Ray cluster: local (this machine), auto (begun here by ray start) or HOST:PORT.
         workers: with --ray, how many processes play (default: as many as the cluster has cores for).
@@ -132,9 +132,9 @@ def evaluate_command(
         check_range("[1, inf)", episodes=episodes)
         check_range("[0, inf)", seed=seed)
         decoding = _set(sampling)
-        named_settings = _told(decoding, selection)
+        words = _told(decoding, selection)
         if out is None:
-            out = spec.default_folder(f"recorded_{named_settings}" if named_settings else "recorded")
+            out = spec.default_folder(f"recorded_{words}" if words else "recorded")
             _check_holds(out, "file", str(file))
         commands.evaluate_file(
             file,
@@ -162,7 +162,13 @@ def evaluate_command(
         raise UserError(f"{spec.name} cannot play on a Ray cluster; of a chat model, --slots are asked side by side")
     on_gpu = device is not None and device.startswith("cuda")
     if out is None:
-        out = spec.default_folder(_told(decoding | arguments | chat_settings | vllm_settings, selection))
+        named_settings = decoding | arguments | chat_settings | vllm_settings
+        words = _told(named_settings, selection)
+        others = {name: value for name, value in named_settings.items() if name not in CHOSEN}
+        is_run = spec.kind == "trained" and spec.default_folder().name == "evaluation"
+        if tuned and is_run and not _told(others, selection):
+            words = "tuned"  # where reports look for it
+        out = spec.default_folder(words)
         if spec.kind in ("chat", "vllm"):  # several servers and folders can have a model of one name
             _check_holds(out, "policy", spec.name)
     loaded = load()

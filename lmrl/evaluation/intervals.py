@@ -189,7 +189,7 @@ def bootstrap_difference(
     return percentiles(first - second, level)
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: float, n: float, level: float = 0.95) -> Interval:
     """Wilson's score interval of a rate (Wilson 1927): within [0, 1], and of positive width at 0 and at n.
 
     Raises:

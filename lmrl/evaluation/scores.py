@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -53,7 +54,7 @@ class Score:
     iqm_over_episodes: Interval
     success_rate: float
     success_ci: Interval
-    """Wilson's interval of the success rate over all episodes together."""
+    """Wilson's interval of the success rate."""
     length_mean: float
     illegal_rate: float
     last: float | None = None
@@ -121,7 +122,10 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
     returns = [run.episodes.returns.tolist() for run in runs]
     by_seed = [normalize(mean(values), published) for values in returns]
     lengths = list(chain.from_iterable(run.episodes.lengths.tolist() for run in runs))
-    won = sum(int(run.episodes.successes.sum()) for run in runs)
+    success_rate = mean(float(run.episodes.successes.mean()) for run in runs)
+    # A mean of the rates of all seeds varies like the rate of this many games: all of them, if the seeds have equally
+    # many.
+    games = float(len(runs) ** 2 / sum(Fraction(1, len(values)) for values in returns))
     settings = [describe_settings(run.scores.get("provenance", {}).get("decoding", {})) for run in runs]
     missing_fixes = {fix for run in runs for fix in run.missing_fixes}
 
@@ -156,8 +160,8 @@ def _score(task: str, name: str, results: Mapping[int, Record]) -> Score:
         return_over_episodes=return_over_episodes,
         iqm=normalize(float(interquartile_mean(np.concatenate(returns))), published),
         iqm_over_episodes=stratified_interval(samples, partial(_normalized_iqm, published=published)),
-        success_rate=mean(float(run.episodes.successes.mean()) for run in runs),
-        success_ci=wilson(won, len(lengths)),
+        success_rate=success_rate,
+        success_ci=wilson(success_rate * games, games),
         length_mean=mean(float(run.episodes.lengths.mean()) for run in runs),
         illegal_rate=mean(int(run.episodes.illegal.sum()) / max(1, int(run.episodes.lengths.sum())) for run in runs),
         last=_mean([run.cell.get("last", {}).get("normalized") for run in runs]),

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrl import policies, utils
+from lmrl.checkpoints.reading import weights_of
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.loading import PolicySpec
 from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.utils.files import check_may_replace
 
-__all__ = ["BETAS", "CHOSEN", "TEMPERATURES", "TUNED", "Tried", "tune", "tuned_settings"]
+__all__ = ["BETAS", "CHOSEN", "TEMPERATURES", "TUNED", "Tried", "has_weights", "tune", "tuned_settings"]
 
 CHOSEN = ("temperature", "top_p", "beta")
 """Decoding settings that `tune` chooses."""
@@ -108,7 +109,13 @@ def tune(
             on_tried(tried[-1])
     tried.sort(key=lambda pair: -pair.return_mean)  # a stable sort: the first of equals stays first
     all_pairs = [pair._asdict() for pair in tried]
-    record = {"settings": tried[0].settings, "episodes": episodes, "seed": seed, "tried": all_pairs}
+    record = {
+        "settings": tried[0].settings,
+        "weights": trained.weights,
+        "episodes": episodes,
+        "seed": seed,
+        "tried": all_pairs,
+    }
     write_json(record, run / TUNED)
     return tried
 
@@ -120,11 +127,12 @@ def tuned_settings(run: Path) -> dict[str, float]:
         run: a run folder, or the folder of a policy that is kept in one: ``best``, ``at_25``.
 
     Raises:
-        UserError: it was not tuned, or the file holds something else.
+        UserError: it was not tuned, or with other weights, or the file holds something else.
     """
     if not (run / TUNED).is_file() and (run.parent / TUNED).is_file():
         run = run.parent
-    settings = read_json(run / TUNED).get("settings")
+    record = read_json(run / TUNED)
+    settings = record.get("settings")
     if not isinstance(settings, dict) or not settings or not set(settings) <= set(CHOSEN):
         raise UserError(f"{run} has no {TUNED}; make it with: lmrl tune {run}")
     numbers = {}
@@ -132,4 +140,17 @@ def tuned_settings(run: Path) -> dict[str, float]:
         if not isinstance(value, int | float):
             raise UserError(f"{run / TUNED}: settings must be numbers, got {settings}")
         numbers[name] = float(value)
+    if not has_weights(run, record.get("weights")):
+        raise UserError(
+            f"{run / TUNED} holds settings of other weights than the run has now; tune again: lmrl tune {run}"
+        )
     return numbers
+
+
+def has_weights(run: Path, weights: str | None) -> bool:
+    """Whether a run has weights of this hash now. Without a hash, and where its checkpoints are gone, it may have."""
+    try:
+        present = weights_of(run)
+    except UserError:
+        return True
+    return weights is None or present is None or weights == present

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from lmrl.envs import registry
 from lmrl.envs.scores import normalize
+from lmrl.evaluation.aggregates import ENOUGH_SEEDS
 from lmrl.evaluation.intervals import Interval, student_mean
 from lmrl.evaluation.records import Record, read_records
 from lmrl.report.plots import STYLE, grid_of_panels
@@ -109,8 +110,8 @@ def table_of(rows: Rows, base: str | None = None) -> Table:
 
     Args:
         rows: the cells.
-        base: return differences from this method instead, paired by training seed. A difference whose interval does
-            not contain 0 is bold.
+        base: return differences from this method instead, paired by training seed. A difference of three or more
+            pairs whose interval does not contain 0 is bold.
     """
     methods = ordered({method for row in rows.values() for method in row})
     lines = []
@@ -133,7 +134,8 @@ def _entry(row: Row, method: str, base: str | None) -> str:
         return f"{number(mean)} [{NO_SPREAD}]" if len(values) > 1 else number(mean)
     shown = with_interval(mean, interval)
     excludes_zero = interval.low > 0 or interval.high < 0
-    return f"**{shown}**" if base is not None and excludes_zero else shown
+    is_claim = base is not None and len(values) >= ENOUGH_SEEDS and excludes_zero
+    return f"**{shown}**" if is_claim else shown
 
 
 def _named(method: str) -> str:
@@ -192,9 +194,9 @@ def _curve(axis: Axes, method: str, row: Row, dashes: str) -> Line2D:
     shares = sorted(set.intersection(*(set(cell.by_share) for cell in cells.values())))
     scores = np.array([[cell.by_share[share] for share in shares] for cell in cells.values()])  # (seeds, shares)
     compute = float(np.mean([cell.tflop for cell in cells.values()])) * np.array(shares)
-    # Methods of the second arm name their start: ppo_from_filtered_bc.
+    # Methods of the second arm name their start, ppo_from_filtered_bc, and load the end of its training.
     beginning = row.get(method.partition("_from_")[2] or START, {})
-    starts = [beginning[seed].score for seed in cells if seed in beginning]
+    starts = [beginning[seed].by_share[1.0] for seed in cells if seed in beginning]
     if len(starts) == len(cells):
         compute = np.concatenate([[0.0], compute])
         scores = np.column_stack([starts, scores])

@@ -35,14 +35,16 @@ _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 class Along(NamedTuple):
-    """The horizontal axis of a learning curve: a logged quantity, with its last value before each evaluation."""
+    """The horizontal axis of a learning curve: a logged quantity that grows with the steps."""
 
     column: str
     unit: str
     scale: float = 1.0
+    is_even: bool = False
+    """Whether it grows evenly between two logged values. Otherwise a value holds until the next one."""
 
 
-MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60)
+MINUTES = Along("time/train_seconds", "minutes of training", 1 / 60, is_even=True)
 EPISODES = Along("rollout/episodes", "episodes drawn")
 
 
@@ -150,9 +152,18 @@ def _positions(name: str, curves: Curves, key: str, steps: Sequence[int], along:
 
 
 def _along(along: Along, curves: Curves, steps: Sequence[int], is_evaluation: bool) -> list[float]:
+    logged = curves[along.column]
+    if along.is_even:
+        positions = np.interp(steps, [0, *logged.steps], [0.0, *logged.values])
+        if not is_evaluation:
+            # After the last logged value, the mean pace of the run goes on.
+            late = np.maximum(0, np.array(steps) - logged.steps[-1])
+            positions += late * logged.values[-1] / max(1, logged.steps[-1])
+        scaled: list[float] = (along.scale * positions).tolist()
+        return scaled
     # An evaluation comes before the round that is logged at the same step.
     before = is_evaluation and along.column.startswith("rollout/")
-    return [along.scale * value for value in values_at(curves[along.column], steps, before)]
+    return [along.scale * value for value in values_at(logged, steps, before)]
 
 
 #: What `plot_health` shows, by the keys of the group ``health/``.

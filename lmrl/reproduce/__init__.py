@@ -96,16 +96,22 @@ def reproduce(
     else:
         with Processes(jobs or 1, launcher or LMRL) as processes:
             failed = run_cells(cells, Threads(order, processes, jobs or 1, progress.say), progress)
-    if records is None:
-        page = write_report(order.runs, report, order.tasks, order.algorithms)
-    else:
-        write_records(order.runs, records)
-        page = write_report(records, report)
+    failures = f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)} (their log.txt says why)"
+    try:
+        if records is None:
+            page = write_report(order.runs, report, order.tasks, order.algorithms)
+        else:
+            write_records(order.runs, records)
+            page = write_report(records, report)
+    except UserError as error:
+        if failed:  # which may be why there is nothing to report
+            raise UserError(failures) from error
+        raise
     # The table on the terminal shows this folder of runs, even if the report shows more records.
     out.print(summary(order.runs, order.tasks))
     out.print(f"report: {page}", highlight=False)
     if failed:
-        raise UserError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)} (their log.txt says why)")
+        raise UserError(failures)
     return page
 
 

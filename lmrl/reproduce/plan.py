@@ -18,7 +18,7 @@ from lmrl.errors import UserError, unknown
 from lmrl.evaluation.evaluate import default_episodes
 from lmrl.evaluation.records import DATA, seed_folder
 from lmrl.evaluation.result_json import read_json
-from lmrl.evaluation.tuning import BETAS, TEMPERATURES
+from lmrl.evaluation.tuning import BETAS, TEMPERATURES, TUNED, has_weights
 from lmrl.reproduce import protocol
 from lmrl.utils.configuration import base_of, configs_folder, configuration, max_steps_of, value_at
 
@@ -28,8 +28,8 @@ class Step:
     """A command, and a digest of all that its outcome depends on."""
 
     name: str
-    """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune`` or ``evaluate_tuned``; names its record in
-    ``timing.json``."""
+    """``generate``, ``fit``, ``evaluate``, ``evaluate_last``, ``tune``, ``evaluate_tuned`` or ``select_at_25``; names
+    its record in ``timing.json``."""
     words: tuple[str, ...]
     """The arguments of ``lmrl``."""
     recipe: str
@@ -80,8 +80,10 @@ def digest(*parts: Any) -> str:
 
 
 def is_done(cell: Cell, step: Step) -> bool:
-    """Whether a step was finished before, with the same recipe."""
-    if step.name.startswith("evaluate") and not _has_scores(cell, step):
+    """Whether a step was finished before, with the same recipe, and its outcome is there."""
+    if step.name.startswith(("evaluate", "select")) and not _has_scores(cell, step):
+        return False
+    if step.name == "tune" and not _has_settings(cell):
         return False
     record = read_json(cell.folder / "timing.json").get(step.name, {})
     return isinstance(record, dict) and record.get("recipe") == step.recipe and "seconds" in record
@@ -107,6 +109,12 @@ def _has_scores(cell: Cell, step: Step) -> bool:
     except UserError:  # the checkpoints of a finished cell may be gone
         return True
     return weights is None or scores.get("provenance", {}).get("weights") == weights
+
+
+def _has_settings(cell: Cell) -> bool:
+    """Whether settings were chosen, and for the weights that the run has now."""
+    chosen = read_json(cell.folder / TUNED)
+    return bool(chosen) and has_weights(cell.folder, chosen.get("weights"))
 
 
 def _after(step: Step, option: str) -> str:
@@ -182,6 +190,11 @@ class Preset:
     is_protocol: bool = False
     """Whether all methods spend and choose equally much (`docs/reference/protocol.md`)."""
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether trained policies are evaluated on a GPU."""
+        return (self.device or "").startswith("cuda")
+
     def overlays(self, task: str, algorithm: str) -> list[str]:
         """Return the configuration files over ``configs/<task>/<algorithm>.yaml``, in their order.
 
@@ -234,7 +247,7 @@ PLAYERS = ("random", "behaviour", "optimal")
 """Scripted policies of the table, where a task has them."""
 _TRIAL_STEPS = 60
 """Optimizer steps of a trial run."""
-_SLOTS_ON_DEVICE = 256
+_SLOTS_ON_GPU = 256
 """Games in parallel if a trained policy runs on a GPU, which reads many tokens as fast as few."""
 _TRIAL_COMPUTE = 1e-9
 """TFLOP that any first step uses up."""
@@ -386,9 +399,11 @@ class _Training:
     @property
     def _device(self) -> list[str]:
         """Words that say where trained policies play."""
-        if self.order.preset.device is None:
+        preset = self.order.preset
+        if preset.device is None:
             return []
-        return ["--device", self.order.preset.device, "--slots", str(_SLOTS_ON_DEVICE)]
+        slots = ["--slots", str(_SLOTS_ON_GPU)] if preset.on_gpu else []
+        return ["--device", preset.device, *slots]
 
     def _evaluations(self, folder: Path, recipe: str) -> tuple[Step, ...]:
         device = self._device

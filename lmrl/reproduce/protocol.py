@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmrl.errors import UserError
 from lmrl.utils.configuration import configs_folder
 
 __all__ = [
@@ -76,6 +77,12 @@ def chosen_policy(returns: Mapping[str, float]) -> str:
 
     Args:
         returns: mean returns of selection games with the chosen decoding, by policy: `EARLIER` and `END`.
+
+    Raises:
+        UserError: one of the policies has not played.
     """
+    missing = [name for name in (*EARLIER, END) if name not in returns]
+    if missing:
+        raise UserError(f"there are no scores of the selection games of {', '.join(missing)}")
     latest_first = [END, *reversed(EARLIER)]
     return max(latest_first, key=lambda name: returns[name])

@@ -52,8 +52,8 @@ class _Task:
 class RayCells:
     """Runs cells as tasks of Ray, which starts each of them when it has cores for it.
 
-    A cell takes as many cores as a worker has threads (`lmrl.utils.cluster.worker_threads`), and in the preset for GPUs
-    one GPU. Tasks end with this process; the next one resumes from their checkpoints.
+    A cell takes as many cores as a worker has threads (`lmrl.utils.cluster.worker_threads`), and one GPU if trained
+    policies are evaluated on one. Tasks end with this process; the next one resumes from their checkpoints.
 
     Args:
         order: the order that the cells were planned from.
@@ -70,8 +70,7 @@ class RayCells:
         self._jobs = jobs
         self._launcher = None if launcher is None else tuple(launcher)
         self._cluster = Cluster(address)
-        gpu = order.preset.device is not None
-        self._task = self._cluster.remote(_run, gpu=gpu, max_retries=_RETRIES)
+        self._task = self._cluster.remote(_run, gpu=order.preset.on_gpu, max_retries=_RETRIES)
         self._references: list[Any] = []
 
     def free(self, running: int) -> int | None:

@@ -124,7 +124,7 @@ class SlurmJobs:
         cluster: str = "slurm",
     ) -> None:
         parameters = slurm_parameters(options)
-        if (order.preset.device or "").startswith("cuda"):
+        if order.preset.on_gpu:
             parameters.setdefault("gpus_per_node", 1)
         submitit = import_module("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)

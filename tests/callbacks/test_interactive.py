@@ -1,6 +1,7 @@
 """Evaluation while training: what is logged, when, and which checkpoint is kept."""
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -34,8 +35,10 @@ class Walker:
 class Scripted(BC):
     """Plays well after two steps only."""
 
+    good_step = 2
+
     def policy(self, **settings: Any) -> LMPolicy:
-        return Walker(self.trainer.global_step == 2)  # type: ignore[return-value]
+        return Walker(self.trainer.global_step == self.good_step)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +47,22 @@ def data_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(
-    root: Path, data_path: Path, steps: int, callbacks: Sequence[L.Callback] = (), accumulate: int = 1, **more: Any
+    root: Path,
+    data_path: Path,
+    steps: int,
+    callbacks: Sequence[L.Callback] = (),
+    accumulate: int = 1,
+    max_epochs: int | None = None,
+    every_n_steps: int = 2,
+    **more: Any,
 ) -> InteractiveEvaluation:
     torch.manual_seed(0)
-    playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=25)
+    playing = InteractiveEvaluation("maze_fo", every_n_steps=every_n_steps, episodes=25)
     logger = CSVLogger(root, name="", version="")
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     trainer = L.Trainer(
         max_steps=steps,
+        max_epochs=max_epochs,
         logger=logger,
         accelerator="cpu",
         default_root_dir=root,
@@ -134,6 +145,89 @@ def test_a_run_that_is_resumed_in_mid_step_is_not_evaluated_again(data_path: Pat
     fit(tmp_path, data_path, steps=2, accumulate=2)
     fit(tmp_path, data_path, steps=4, accumulate=2, ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True)
     assert evaluated(tmp_path) == [4]  # not the second step, at which it was resumed
+
+
+def rows_of(root: Path) -> list[dict[str, str]]:
+    """What evaluations have logged, without times."""
+    with (root / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row.get("eval/maze_fo/return_mean")]
+    return [{k: v for k, v in row.items() if k == "step" or k.startswith("eval/")} for row in rows]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, root: Path, *args: Any, **more: Any) -> None:
+    """Train until Ctrl-C in the first evaluation."""
+
+    def interrupted(*given: Any, **settings: Any) -> Evaluation:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)):
+        patch.setattr("lmrl.callbacks.interactive.evaluate", interrupted)
+        fit(root, *args, **more)
+
+
+def state_in(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All of a checkpoint, and the state of the evaluations in it."""
+    saved = torch.load(checkpoint, weights_only=True)
+    return saved, next(part for name, part in saved["callbacks"].items() if "InteractiveEvaluation" in name)
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+@pytest.mark.parametrize(("steps", "again", "good_step"), [(5, 1, 2), (5, 2, 4), (2, 1, 2)])
+def test_an_interrupted_evaluation_is_made_up_for(
+    steps: int, again: int, good_step: int, data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a run and at its last step, where none is left to train; interrupted once or twice."""
+    monkeypatch.setattr(Scripted, "good_step", good_step)
+    whole = tmp_path / "whole"
+    root = tmp_path / "again"
+    fit(whole, data_path, steps)
+    interrupt(monkeypatch, root, data_path, steps)
+    assert not (root / "best.ckpt").exists()
+    more = {"ckpt_path": str(root / "last.ckpt"), "weights_only": True}
+    if again == 2:
+        interrupt(monkeypatch, root, data_path, steps, **more)
+    fit(root, data_path, steps, **more)
+    assert rows_of(root) == rows_of(whole)
+    manifests = [json.loads((run / "best" / "lmrl.json").read_text()) for run in (root, whole)]
+    assert manifests[0]["made_with"] == manifests[1]["made_with"]
+    for name in ("best.ckpt", "last.ckpt"):
+        (saved, state), (expected, other) = state_in(root / name), state_in(whole / name)
+        assert {**state, "seconds": 0} == {**other, "seconds": 0}
+        assert saved["global_step"] == expected["global_step"]
+        if name == "best.ckpt":  # the last one may be from before the end of the epoch
+            assert str(saved["loops"]) == str(expected["loops"])
+        assert str(saved["MazeDataModule"]) == str(expected["MazeDataModule"])
+        for key, tensor in expected["state_dict"].items():
+            assert torch.equal(tensor, saved["state_dict"][key]), key
+    fit(root, data_path, steps, **more)  # the logger begins a new file, to which nothing is added
+    assert not (root / "metrics.csv").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_the_interrupted_evaluation_of_a_run_that_ends_by_epochs_is_made_up_for(
+    data_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"max_epochs": 1, "every_n_steps": 1000}
+    fit(tmp_path / "whole", data_path, -1, **ends)
+    interrupt(monkeypatch, tmp_path / "again", data_path, -1, **ends)
+    more = {"ckpt_path": str(tmp_path / "again" / "last.ckpt"), "weights_only": True}
+    fit(tmp_path / "again", data_path, -1, **ends, **more)
+    assert len(rows_of(tmp_path / "whole")) == 1
+    assert rows_of(tmp_path / "again") == rows_of(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_checkpoint_from_before_evaluations_were_noted_is_not_evaluated_again(
+    data_path: Path, tmp_path: Path
+) -> None:
+    fit(tmp_path, data_path, 2)
+    saved, state = state_in(tmp_path / "last.ckpt")
+    del state["last_evaluated_step"]
+    torch.save(saved, tmp_path / "last.ckpt")
+    for steps, expected in ((2, []), (4, [4])):
+        fit(tmp_path / str(steps), data_path, steps, ckpt_path=str(tmp_path / "last.ckpt"))
+        file = tmp_path / str(steps) / "metrics.csv"
+        assert (evaluated(file.parent) if file.exists() else []) == expected
 
 
 def test_time_goes_on_where_a_run_does(data_path: Path, tmp_path: Path) -> None:

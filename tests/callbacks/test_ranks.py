@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 
 import lmrl
-from lmrl.callbacks import InteractiveEvaluation, RolloutCollection
+from lmrl.callbacks import InteractiveEvaluation, KeepLast, RolloutCollection
 from lmrl.models.sharding import summon_full_params
 from lmrl.modules import BC, GRPO, ILQL, PPO, ArCHer, GiGPO, LanguageModule, OnlineFilteredBC
 from lmrl.rollout import in_order, rollout
@@ -190,3 +190,41 @@ def test_an_error_on_one_process_is_one_on_all(tmp_path: Path) -> None:
     first, second = on_ranks(failing, tmp_path)
     assert first == "UserError: process 1 of 2 failed: ConnectionError: gone"
     assert second == "ConnectionError: gone"
+
+
+def evaluated(name: str, bc_run: str, data_path: str, root: Path, interrupted: bool, resumed: bool) -> dict[str, float]:
+    """Train for two steps and evaluate the second; return what that has logged."""
+    playing = InteractiveEvaluation("maze_fo", every_n_steps=2, episodes=5, slots=2, env=ENV)
+    trainer = L.Trainer(
+        max_steps=2, accelerator="cpu", devices=2, strategy=strategy(name), logger=False, limit_val_batches=0,
+        callbacks=[playing, KeepLast()], enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=root,
+    )  # fmt: skip
+    data = lmrl.datamodules.MazeDataModule("maze_fo", path=data_path, batch_size=4)
+    checkpoint = str(root / "last.ckpt") if resumed else None
+    with pytest.MonkeyPatch.context() as patch:
+        if interrupted:
+            patch.setattr("lmrl.callbacks.interactive.evaluate", interrupt)
+        try:
+            trainer.fit(BC(pretrained=bc_run), data, ckpt_path=checkpoint, weights_only=True)
+        except SystemExit:
+            assert interrupted
+    return {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("eval/")}
+
+
+def interrupt(*args: Any, **settings: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_interrupted_evaluation_of_two_processes_is_made_up_for(
+    name: str, bc_run: str, data_path: Path, tmp_path: Path
+) -> None:
+    """At the last step: the resumed run has no step left."""
+    whole, _ = on_ranks(evaluated, name, bc_run, str(data_path), tmp_path / "whole", False, False)
+    root = tmp_path / "again"
+    assert on_ranks(evaluated, name, bc_run, str(data_path), root, True, False) == [{}, {}]
+    assert on_ranks(evaluated, name, bc_run, str(data_path), root, False, True) == [whole, whole]
+    assert (root / "best.ckpt").exists() and (root / "best" / "config.json").is_file()
+    assert on_ranks(evaluated, name, bc_run, str(data_path), root, False, True) == [{}, {}]  # it is noted

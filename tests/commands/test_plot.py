@@ -71,3 +71,18 @@ def test_rounds_before_the_first_step_are_one_point(runs: Path, monkeypatch: pyt
     monkeypatch.setattr(Axes, "plot", lambda axis, *its, **more: drawn.append(its) or plotted(axis, *its, **more))
     assert main(["plot", "maze/ppo"]) == 0
     assert drawn[0] == ([0, 1], [-3.0, -1.0])
+
+
+def test_minutes_pass_evenly_between_two_evaluations(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is logged with evaluations alone: at steps 4 and 8, and losses at every second step, the last after them."""
+    rows = ["2,3.0,,", "4,2.5,-30,120", "6,2.0,,", "8,1.5,-20,480", "10,1.0,,"]
+    header = "step,train/loss,eval/maze_fo/return_mean,time/train_seconds"
+    Path("maze/bc/metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+    drawn = []
+    plotted = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axis, *its, **more: drawn.append([*its[0]]) or plotted(axis, *its, **more))
+    words = ["plot", "maze/bc", "--along", "minutes", "--curves", "eval/maze_fo/return_mean", "train/loss"]
+    assert main(words) == 0
+    returns, losses = drawn
+    assert returns == [2.0, 8.0]
+    assert losses == [1.0, 2.0, 5.0, 8.0, 10.0]  # after the last evaluation at the mean pace of the run

@@ -174,6 +174,14 @@ def test_a_calibration_by_hand() -> None:
     assert same.correlation is None and len(same.bins) == 1
 
 
+def test_equal_numbers_have_no_variance_though_their_mean_is_rounded() -> None:
+    equal = np.full(7, -0.1)
+    assert equal.std() > 0
+    found = calibration([np.arange(7.0)], [equal])
+    assert found.correlation is None and found.explained_variance is None
+    assert calibration([equal], [np.arange(7.0)]).correlation is None
+
+
 def test_two_short_episodes_say_nothing_about_a_correlation() -> None:
     """A resample holds one of the two, whose single action has no correlation."""
     found = calibration([np.array([0.0]), np.array([3.0])], [np.array([1.0]), np.array([2.0])])

@@ -10,7 +10,7 @@ from rich.console import Console
 from lmrl.errors import UserError
 from lmrl.evaluation.aggregates import aggregates, improvements, seed_difference
 from lmrl.evaluation.evaluate import Evaluation
-from lmrl.evaluation.intervals import student_mean, welch_difference
+from lmrl.evaluation.intervals import student_mean, welch_difference, wilson
 from lmrl.evaluation.records import read_records, seed_folder, seed_folders
 from lmrl.evaluation.result_json import write_json
 from lmrl.evaluation.run_folder import write_evaluation
@@ -230,6 +230,28 @@ def test_rates_are_means_over_seeds_whatever_their_numbers_of_games(tmp_path: Pa
         write_evaluation(Evaluation("text_nav_fo", "bc", tuple(episodes), seed, 0, {}), folder / "evaluation")
     found = scores_of(tmp_path)["bc"]
     assert (found.success_rate, found.length_mean, found.illegal_rate) == (0.5, 2.0, pytest.approx(1 / 3))
+
+
+def lay_wins(runs: Path, seed: int, *wins: bool) -> None:
+    episodes = []
+    for won in wins:
+        info = {"success": won}
+        episodes.append(Episode("text_nav_fo", ("a\n", "b\n"), ("c\n",), (0.0,), True, False, info=info))
+    folder = seed_folder(runs, seed) / "text_nav_fo" / "bc" / "evaluation"
+    write_evaluation(Evaluation("text_nav_fo", "bc", tuple(episodes), seed, 0, {}), folder)
+
+
+def test_a_success_rate_is_within_its_interval_whatever_the_numbers_of_games(tmp_path: Path) -> None:
+    """No win in 100 games and a win in a single game: the mean of both rates varies as one of 3.96 games."""
+    lay_wins(tmp_path, 0, *[False] * 100)
+    lay_wins(tmp_path, 1, True)
+    found = scores_of(tmp_path)["bc"]
+    assert found.success_rate == 0.5 and found.success_ci.low < 0.5 < found.success_ci.high
+    games = 4 / (1 / 100 + 1)
+    assert found.success_ci == pytest.approx(wilson(games / 2, games))
+    lay_wins(tmp_path, 0, False, True, True)
+    lay_wins(tmp_path, 1, False, False, True)
+    assert scores_of(tmp_path)["bc"].success_ci == pytest.approx(wilson(3, 6))
 
 
 def test_checkpoints_tokens_and_time_are_means_over_seeds(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lmrl.cli import main
 from lmrl.envs import registry
@@ -32,8 +33,16 @@ def test_the_best_of_all_settings_is_kept_and_played(
     assert len(tried) == 2 and tried[record["settings"]["temperature"]] == max(tried.values())
     assert f"chosen: --temperature {record['settings']['temperature']:g}" in capsys.readouterr().out
     assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "2"]) == 0
-    (scores,) = (json.loads(path.read_text()) for path in run.glob("evaluation*/scores.json"))
+    # Where reports look for it.
+    scores = json.loads((run / "evaluation_tuned" / "scores.json").read_text())
     assert scores["provenance"]["decoding"] == record["settings"]
+    # Other settings and other checkpoints have folders of their own.
+    for words in (["--policy", str(run), "--env", "max_steps=2"], ["--policy", str(run / "last.ckpt")]):
+        assert main(["evaluate", *words, "--tuned", "--episodes", "2"]) == 0
+    temperature = f"temperature={record['settings']['temperature']}"
+    assert {path.parent.name for path in run.glob("evaluation*/scores.json")} == {
+        *("evaluation_tuned", f"evaluation_{temperature}_max_steps=2", f"evaluation_last_{temperature}")
+    }
 
 
 def test_a_choice_is_made_by_games_that_no_score_counts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +87,24 @@ def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixtur
         tuned_settings(run)
     assert main(["evaluate", "--policy", str(run), "--tuned", "--temperature", "1"]) == 2
     assert "tuned says what temperature should be" in capsys.readouterr().err
+
+
+def test_settings_that_were_chosen_for_other_weights_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune(run, temperatures=(0.5,), episodes=1)
+    assert tuned_settings(run) == {"temperature": 0.5}
+    checkpoint = torch.load(run / "last.ckpt", weights_only=True)
+    checkpoint["lmrl"]["made_with"]["weights"] = "0123456789abcdef"  # as after further training
+    torch.save(checkpoint, run / "last.ckpt")
+    assert main(["evaluate", "--policy", str(run), "--tuned", "--episodes", "1"]) == 2
+    assert capsys.readouterr().err.endswith(f"other weights than the run has now; tune again: lmrl tune {run}\n")
+    # A run whose checkpoints are gone, and a file from before weights were noted, are accepted.
+    (run / "last.ckpt").rename(run / "away")
+    assert tuned_settings(run / "last") == {"temperature": 0.5}
+    (run / "away").rename(run / "last.ckpt")
+    record = json.loads((run / TUNED).read_text())
+    del record["weights"]
+    (run / TUNED).write_text(json.dumps(record))
+    assert tuned_settings(run) == {"temperature": 0.5}
 
 
 def test_betas_of_a_policy_without_values_are_not_tried(run: Path) -> None:

@@ -68,6 +68,9 @@ def test_the_table_marks_differences_that_exclude_zero() -> None:
     assert rows["PPO"] == with_interval(0.5, student_mean([2.0, -1.0]))
     assert rows["GRPO from filtered BC"] == "20.0"
     assert "filtered BC" not in rows
+    # Two pairs of seeds are no claim, however alike their differences are.
+    two = {row[0]: row[1] for row in table_of({TASK: {**ROW, "mc": cells(60.0, 64.25)}}, base="filtered_bc").rows}
+    assert two["MC"] == with_interval(10.125, student_mean([10.0, 10.25]))
     below = {row[0]: row[1] for row in table_of({TASK: ROW}, base="grpo").rows}
     assert below["BC"].startswith("**\N{MINUS SIGN}21.0 [")
 
@@ -102,3 +105,7 @@ def test_curves_begin_at_the_start_and_end_at_the_budget(monkeypatch: pytest.Mon
     assert drawn["ppo"] == [[0.0, 41.5], [2.5, 50.5], [5.0, 51.5], [10.0, 52.5]]  # the starts of seeds 0 and 1
     assert drawn["grpo_from_filtered_bc"][:2] == [[0.0, 50.0], [2.5, 68.0]]
     assert "bc" not in drawn
+    # The second arm starts from the end of the first one, also where an earlier policy was chosen.
+    chosen_early = {seed: replace(cell, chosen=0.25) for seed, cell in ROW["filtered_bc"].items()}
+    plot_compute({TASK: {**ROW, "filtered_bc": chosen_early}}, tmp_path / "picture.png")
+    assert drawn["grpo_from_filtered_bc"][:2] == [[0.0, 50.0], [2.5, 68.0]]

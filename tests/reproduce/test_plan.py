@@ -175,15 +175,21 @@ def test_the_large_preset(order: Make) -> None:
         plan(order("bc", weights="gpt2"))
 
 
-@pytest.mark.parametrize(("given", "device"), [([], None), (["--device", "cuda:1"], "cuda:1")])
+@pytest.mark.parametrize(
+    ("given", "placed"),
+    [
+        ([], []),
+        (["--device", "cuda:1"], ["--device", "cuda:1", "--slots", "256"]),
+        (["--device", "cpu"], ["--device", "cpu"]),
+    ],
+)
 def test_small_models_may_play_on_a_gpu_too(
-    given: list[str], device: str | None, monkeypatch: pytest.MonkeyPatch
+    given: list[str], placed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Order] = []
     monkeypatch.setattr("lmrl.commands.reproduce.reproduce", lambda order, **_: found.append(order))
     assert main(["reproduce", "maze_fo", "--algorithms", "bc", *given]) == 0
     (bc,) = trainings(found[0])
-    placed = [] if device is None else ["--device", device, "--slots", "256"]
     assert [
-        word for step in bc.steps for word in step.words if word in ("--device", device, "--slots", "256")
+        word for step in bc.steps for word in step.words if word in ("--device", "cpu", "cuda:1", "--slots", "256")
     ] == placed * 4

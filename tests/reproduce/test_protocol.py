@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from lmrl.errors import UserError
+from lmrl.evaluation.result_json import write_json
 from lmrl.reproduce import Order, protocol, shortened
-from lmrl.reproduce.plan import PRESETS, Cell, plan
+from lmrl.reproduce.plan import PRESETS, Cell, is_done, plan
 from lmrl.utils.configuration import configuration, value_at
 
 PROTOCOL = PRESETS["protocol"]
@@ -82,6 +84,27 @@ def test_the_best_policy_on_selection_games_is_scored_of_equals_the_latest() -> 
     assert protocol.chosen_policy({"at_25": 1.0, "at_50": 2.0, "end": 1.5}) == "at_50"
     assert protocol.chosen_policy({"at_25": 2.0, "at_50": 2.0, "end": 1.5}) == "at_50"
     assert protocol.chosen_policy({"at_25": 2.0, "at_50": 2.0, "end": 2.0}) == "end"
+
+
+def test_a_choice_among_policies_of_which_one_was_not_played_is_refused() -> None:
+    with pytest.raises(UserError, match="selection games of at_50, end"):
+        protocol.chosen_policy({"at_25": 2.0})
+
+
+def test_a_step_is_done_only_if_its_outcome_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = cells_of("wordle", "grpo")["grpo"]
+    timing = {step.name: {"recipe": step.recipe, "seconds": 1.0} for step in cell.steps}
+    write_json(timing, cell.folder / "timing.json")
+    steps = {step.name: step for step in cell.steps}
+    for name, file in (("tune", "tuned.json"), ("select_at_25", "selection_at_25/scores.json")):
+        assert not is_done(cell, steps[name])
+        write_json({"settings": {"temperature": 1.0}, "return_mean": 1.0}, cell.folder / file)
+        assert is_done(cell, steps[name])
+    # Settings of other weights are no outcome.
+    torch.save({"lmrl": {"made_with": {"weights": "two"}}}, cell.folder / "last.ckpt")
+    write_json({"settings": {"temperature": 1.0}, "weights": "one"}, cell.folder / "tuned.json")
+    assert not is_done(cell, steps["tune"])
 
 
 def test_a_smoke_test_ends_after_a_step_and_keeps_all_policies() -> None:

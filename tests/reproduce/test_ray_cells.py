@@ -4,7 +4,9 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -55,6 +57,24 @@ def test_cells_run_each_after_the_one_it_starts_from_though_a_process_dies(
     assert json.loads((place / "runs/maze_fo/mc/words.json").read_text())[1:] == ["2", "2"]  # threads
     assert json.loads((place / "runs/maze_fo/mc/cell.json").read_text())["recipe"]
     assert run_on_cluster(order("mc"), ray_cluster, jobs=1) == {} and len(trained()) == 3  # finished before
+
+
+@pytest.mark.parametrize(("device", "gpu"), [(None, False), ("cpu", False), ("cuda", True)])
+def test_a_cell_takes_a_gpu_only_if_its_policies_play_there(
+    device: str | None, gpu: bool, order: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    class Recorded:
+        def __init__(self, address: str) -> None: ...
+
+        def remote(self, work: Any, *, gpu: bool, **options: Any) -> None:
+            asked.append(gpu)
+
+    monkeypatch.setattr("lmrl.reproduce.ray_cells.Cluster", Recorded)
+    given = order("bc")
+    RayCells(replace(given, preset=replace(given.preset, device=device)), "local", None)
+    assert asked == [gpu]
 
 
 def test_a_place_for_cells_is_one_place(place: Path, order: Make) -> None:

@@ -87,6 +87,16 @@ def test_a_failure_is_told_and_the_rest_goes_on(
     assert "no evaluation of MC was found" in (place / "report/report.html").read_text()
 
 
+@pytest.mark.parametrize("records", [None, Path("records")])
+def test_a_table_of_which_every_cell_failed_names_the_failures(
+    records: Path | None, place: Path, order: Callable[..., Order]
+) -> None:
+    """Without results there is no report, whose error would name the same command again."""
+    (place / "launcher.py").write_text("raise SystemExit(3)")
+    shown = reproduced(order("bc"), records=records)
+    assert shown.splitlines()[-1].startswith("error: 5 of 5 cells failed: maze_fo/data")
+
+
 @pytest.mark.nightly
 def test_killed_in_mid_cell_and_started_again(
     place: Path, order: Callable[..., Order], trained: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
