@@ -129,6 +129,29 @@ def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> 
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`", "ignore:Setting `save_embedding_layers`")
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to")
+@pytest.mark.parametrize("settings", [{"target_modules": ["lm_head"]}, {"target_modules": ["wte", "c_attn"]}])
+def test_adapters_of_a_tied_head_or_embedding_change_that_layer_alone(
+    folder: Path, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    peft = pytest.importorskip("peft")
+    model = build_lm(str(folder), {}, len(load_tokenizer())).eval()
+    assert model.config.tie_word_embeddings
+    made = peft.get_peft_model(model, peft.LoraConfig(r=2, init_lora_weights=False, **settings))
+    made.save_pretrained(tmp_path / "adapters")
+    path = tmp_path / "adapters" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": str(folder)}))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    merged = build_lm(str(tmp_path / "adapters"), {}, len(load_tokenizer())).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, made(ids).logits, atol=1e-4, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = build_lm(str(tmp_path / "merged"), {}, len(load_tokenizer())).eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, merged(ids).logits)
+
+
 def test_adapters_without_a_tokenizer_have_that_of_their_model(adapters: Path, folder: Path) -> None:
     load_tokenizer().save_pretrained(folder)
     assert not (adapters / "tokenizer.json").exists()
