@@ -188,8 +188,7 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
             is read before it (it would have no state).
     """
     # Some games replace the last observation by a text about the end; values need the plain one.
-    last = episode.info.get("final_observation", episode.observations[-1])
-    observations = (*episode.observations[:-1], last)
+    observations = (*episode.observations[:-1], episode.final_observation)
     name = f"the episode with seed {episode.seed}"
     texts = _texts(encoder, observations, episode.actions, _sampled_ids(episode, encoder), name)
     actions = texts.pieces[1::2]
