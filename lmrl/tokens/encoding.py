@@ -16,7 +16,7 @@ See `lmrl.tokens.segments` for the alignment of states and action tokens.
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from types import FrameType
@@ -119,26 +119,28 @@ class Window:
     bos: bool = False
     """With ``text``: each context begins with the tokenizer's BOS token, and with an observation. See `adds_bos`."""
 
-    def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
+    def start(self, lengths: Sequence[int], opening: Callable[[int], int] | None = None) -> int:
         """Index of the first text that is read when there are texts of these ``lengths`` (in tokens).
 
         Args:
             lengths: observations and actions in turn, an observation last.
-            openings: lengths of the observations (every other text) as the first text that is read, if they differ
-                there; then no action is ever the first.
+            opening: the length of an observation, by the index of its text, as the first text that is read, if it
+                differs there; then no action is ever the first.
         """
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
+        if opening is not None:
+            earliest += earliest % 2  # contexts begin at observations (even indices) only
         # Mostly all of them fit. This is asked at each turn of each episode of a data set.
-        if not openings and sum(lengths[earliest:]) <= self.tokens:
+        length = lengths[earliest] if opening is None else opening(earliest)
+        if length + sum(lengths[earliest + 1 :]) <= self.tokens:
             return earliest
         newest = len(lengths) - 1
         first = newest
         total = 0
         for index in range(newest, earliest - 1, -1):
-            # With openings of their own, contexts begin at observations (even indices) only.
-            if not openings or index % 2 == 0:
-                opening = openings[index // 2] if openings else lengths[index]
-                if index < newest and total + opening > self.tokens:
+            if opening is None or index % 2 == 0:
+                length = lengths[index] if opening is None else opening(index)
+                if index < newest and total + length > self.tokens:
                     break
                 first = index
             total += lengths[index]
@@ -229,7 +231,7 @@ class ChatEncoder(Encoder):
         tokenizer: with a chat template.
         system: the system message. A template that has no such role gets it in front of the first observation. If it
             is empty, some templates write one of their own, see `own_system`.
-        remember: number of texts whose ids are kept.
+        remember: number of texts whose ids are kept, of each kind.
 
     Raises:
         UserError: there is no template, or one that cannot be cut: it leaves texts out, a turn does not end in a token
@@ -353,9 +355,12 @@ class ChatEncoder(Encoder):
 
     def opening(self, observation: str) -> Ids:
         """Ids of an observation with which a context begins."""
-        if observation not in self._openings:
-            self._openings[observation] = self.encode(self._prompt(observation.strip()))
-        return self._openings[observation]
+        ids = self._openings.get(observation)
+        if ids is None:
+            ids = tuple(self._encode(self._prompt(observation.strip())))
+            if len(self._openings) < self._remember:
+                self._openings[observation] = ids
+        return ids
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """See `Encoder.pieces`. A turn that was not ended gets its end from the observation that follows."""
@@ -376,9 +381,12 @@ class ChatEncoder(Encoder):
         return f"the tokenizer {self.tokenizer.name_or_path!r}"
 
     def _following(self, observation: str) -> Ids:
-        if observation not in self._followings:
-            self._followings[observation] = self.encode(self._after(observation.strip()))
-        return self._followings[observation]
+        ids = self._followings.get(observation)
+        if ids is None:
+            ids = tuple(self._encode(self._after(observation.strip())))
+            if len(self._followings) < self._remember:
+                self._followings[observation] = ids
+        return ids
 
     def _after(self, observation: str) -> str:
         """Return the template's text of an observation after the end of a turn."""

@@ -28,10 +28,10 @@ __all__ = ["Segment", "action_ids", "as_key", "context", "segments"]
 class _Texts:
     """All texts of an episode as ids."""
 
+    encoder: Encoder
+    observations: Sequence[str]
     pieces: list[Ids]
     lengths: list[int]
-    openings: list[Ids]
-    """Ids of the observations as the first text of a context; empty if they are no different there."""
     name: str
     """Name of the episode in errors."""
     skipped: int
@@ -39,7 +39,14 @@ class _Texts:
 
     def start(self, window: Window, count: int) -> int:
         """Return the index of the first text that is read when this number of texts exists."""
-        return window.start(self.lengths[:count], list(map(len, self.openings)))
+        if self.encoder.opening(self.observations[0]) is None:
+            return window.start(self.lengths[:count])
+        return window.start(self.lengths[:count], lambda start: len(self.first(start)))
+
+    def first(self, start: int) -> Ids:
+        """Return the ids of a text as the first that is read."""
+        opening = self.encoder.opening(self.observations[start // 2])
+        return self.pieces[start] if opening is None else opening
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
         """The ids that are read from that text on when this number of texts exists.
@@ -47,7 +54,7 @@ class _Texts:
         Raises:
             UserError: there are none, so that there would be no state to act in.
         """
-        first = self.openings[start // 2] if self.openings else self.pieces[start]
+        first = self.first(start)
         read = list(chain(first, *self.pieces[start + 1 : count]))
         if window.system and len(read) > window.tokens:
             number = self.skipped + count // 2
@@ -76,13 +83,8 @@ def _texts(
     name: str,
     skipped: int = 0,
 ) -> _Texts:
-    openings = []
-    for observation in observations:
-        opening = encoder.opening(observation)
-        if opening is not None:
-            openings.append(opening)
     pieces = encoder.pieces(observations, actions, ids)
-    return _Texts(pieces, list(map(len, pieces)), openings, name, skipped)
+    return _Texts(encoder, observations, pieces, list(map(len, pieces)), name, skipped)
 
 
 def context(
