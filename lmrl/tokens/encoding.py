@@ -93,6 +93,10 @@ class Encoder:
         """
         return None if self.bos is None else (self.bos, *self.encode(observation))
 
+    def prefix(self, opening: Ids) -> Ids:
+        """The ids that come before the words of a first observation."""
+        return () if self.bos is None else (self.bos,)
+
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """The ids of every text in the order of the episode; actions as they were sampled, where that is known."""
         pieces = [self.encode(observations[0])]
@@ -111,7 +115,7 @@ class Window:
     texts: int | None = None
     """The most texts that are read (observations and actions both count); None means all."""
     tokens: int = 1024
-    """The most tokens that are read. The oldest texts go first; a single longer text keeps its end."""
+    """The most tokens that are read. The oldest texts go first; a single longer text loses its first words."""
     rendering: str = "text"
     """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
     system: str = ""
@@ -361,6 +365,13 @@ class ChatEncoder(Encoder):
             if len(self._openings) < self._remember:
                 self._openings[observation] = ids
         return ids
+
+    def prefix(self, opening: Ids) -> Ids:
+        """See `Encoder.prefix`: the template's beginning of a turn, with all that comes before it."""
+        words = _DIALOGUE[0]
+        header = self.encode(self._prompt(words).partition(words)[0])
+        shared: Ids = tuple(commonprefix((header, opening)))  # noqa: RUF071 (of ids, not of paths)
+        return shared
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """See `Encoder.pieces`. A turn that was not ended gets its end from the observation that follows."""

@@ -63,10 +63,12 @@ class _Texts:
                 f"may have {window.tokens}: shorten data.init_args.system (empty for none), or take a model that reads "
                 "more"
             )
-        # A single text that is longer than the window keeps its end.
+        # A single text that is longer than the window loses its first words, but not what comes before them.
         if len(read) > window.tokens:
-            begin = list(first[:1]) if window.bos else []
-            read = begin + read[len(read) - window.tokens + len(begin) :]
+            begin = self.encoder.prefix(first)
+            if 2 * len(begin) > window.tokens:  # a template's own system message would leave no room for words
+                begin = ()
+            read = [*begin, *read[len(read) - window.tokens + len(begin) :]]
         if not read:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "

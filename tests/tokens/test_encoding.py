@@ -336,6 +336,19 @@ def test_a_system_message_is_never_cut() -> None:
         context(encoder_for(tokenizer(CHATML), window), window, OBSERVATIONS[:1], [])
 
 
+def test_a_message_that_is_too_long_loses_its_first_words(style: str) -> None:
+    tokens = tokenizer(TEMPLATES[style])
+    window = Window(tokens=40, rendering="chat")
+    encoder = encoder_for(tokens, window)
+    long = " ".join(f"word {number}" for number in range(60))
+    before, after = encoding.render_chat(tokens, [{"role": "user", "content": long}]).split(long)
+    read = tokens.decode(context(encoder, window, [long], []))
+    assert read.startswith(before) and read.endswith("word 59" + after)
+    assert read.removeprefix(before).removesuffix(after) in long
+    (part,) = segments(Episode("toy", (long, "end"), ("go\n",), (1.0,), True, False), encoder, window)
+    assert tokens.decode(part.ids[: part.col[0] + 1]) == read and part.col[0] == 39
+
+
 def test_only_what_a_context_begins_with_is_rendered_as_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = tokenizer(CHATML)
     opened: list[str] = []
