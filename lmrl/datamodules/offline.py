@@ -534,7 +534,8 @@ class OfflineDataModule(L.LightningDataModule):
             if len(parts) > 1 or fills_window:
                 encoded.n_shortened += 1
             for segment in parts:
-                encoded.action_ids.update(segment.token.tolist())
+                ends = segment.turn_end & (segment.token == encoder.end)
+                encoded.words.update(segment.token[~ends].tolist())
                 encoded.n_action_tokens += len(segment.col)
                 encoded.n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(parts), size):
@@ -549,12 +550,12 @@ class OfflineDataModule(L.LightningDataModule):
                 f"{encoded.n_shortened} of {n_episodes}; their beginnings are left out (a model with more positions "
                 "reads more)"
             )
-        never_sampled = encoded.action_ids & special_ids(encoder.tokenizer, encoder.end)
+        never_sampled = encoded.words & {*special_ids(encoder.tokenizer), encoder.end}
         if never_sampled:
             names = encoder.tokenizer.convert_ids_to_tokens(sorted(never_sampled))
             rank_zero_warn(
-                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
-                f"{', '.join(map(repr, names))}"
+                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say before the end "
+                f"of a turn: {', '.join(map(repr, names))}"
             )
 
 
@@ -563,7 +564,8 @@ class _Encoded:
     """Episodes as segments, with counts over them."""
 
     chunks: list[SegmentChunk] = field(default_factory=list)
-    action_ids: set[int] = field(default_factory=set)
+    words: set[int] = field(default_factory=set)
+    """Ids of the actions without the end of each turn."""
     n_action_tokens: int = 0
     n_observation_tokens: int = 0
     n_shortened: int = 0

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from re import escape
 from typing import Any
 
 import lightning as L
@@ -144,13 +145,20 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     assert short.max_action_tokens == 350, "half of what the model reads"
 
 
-def test_special_tokens_in_replies_are_named(tmp_path: Path) -> None:
-    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "Hello<|endoftext|> you", reward=1)])
-    data = OfflineDataModule(None, path=str(file), val_fraction=0.0)
-    with pytest.warns(
-        UserWarning, match=r"special tokens of the tokenizer, which policies never say: '<\|endoftext\|>'"
-    ):
-        fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+@pytest.mark.parametrize(
+    ("rendering", "reply", "token"),
+    [("text", "Hello<|endoftext|> you", "<|endoftext|>"), ("chat", "Sure!<|im_end|>", "<|im_end|>")],
+)
+def test_special_tokens_in_replies_are_named(tmp_path: Path, rendering: str, reply: str, token: str) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", reply, reward=1)])
+    data = OfflineDataModule(None, path=str(file), val_fraction=0.0, rendering=rendering)
+    tokens = None
+    if rendering == "chat":
+        tokens = str(tmp_path / "tokens")
+        tokenizer(CHATML).save_pretrained(tokens)
+    message = rf"special tokens of the tokenizer, which policies never say before the end of a turn: '{escape(token)}'"
+    with pytest.warns(UserWarning, match=message):
+        fit(BC(architecture=SMALL, tokenizer=tokens), data, tmp_path / "run", 1)
 
 
 @pytest.mark.parametrize("name", ["bc", "filtered_bc", "ilql"])
