@@ -388,7 +388,8 @@ class OfflineDataModule(L.LightningDataModule):
     def max_action_tokens(self) -> int:
         """The most tokens that an action may have in play.
 
-        Dialogues without a simulator set no limit: it is their longest reply, but at most half of what the model reads.
+        Dialogues without a simulator set no limit: it is their longest reply (or the task's own number, if that is
+        larger), but at most half of what the model reads.
         """
         most = self.task.max_action_tokens
         if self.task is not registry.DIALOGUES:
@@ -397,7 +398,7 @@ class OfflineDataModule(L.LightningDataModule):
             encoder = Encoder(self._tokenizer())  # a chat template has its end of turn in place of the line break
             for action in {action for episode in self.episodes for action in episode.actions}:
                 self._longest_reply = max(self._longest_reply, len(encoder.encode(action)))
-        return max(most, min(self._longest_reply, (self.spec.positions or 1024) // 2))
+        return min(max(most, self._longest_reply), (self.spec.positions or 1024) // 2)
 
     def window(self) -> Window:
         """Return the context window: the task's number of observations, and as many tokens as fit the model."""

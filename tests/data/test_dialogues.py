@@ -143,6 +143,10 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     short = OfflineDataModule(None, path=str(file), val_fraction=0.0)
     fit(BC(architecture={**SMALL, "n_positions": 700}), short, tmp_path / "short", 1)
     assert short.max_action_tokens == 350, "half of what the model reads"
+    small = OfflineDataModule(None, path=str(file), val_fraction=0.0)
+    small.configure_batches(BC(architecture={**SMALL, "n_positions": 300}).batch_spec())
+    small.setup("fit")
+    assert (small.max_action_tokens, small.window().tokens) == (150, 150)
 
 
 @pytest.mark.parametrize(
