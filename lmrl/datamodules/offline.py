@@ -33,7 +33,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for, special_ids
-from lmrl.tokens.segments import Segment, segments
+from lmrl.tokens.segments import Segment, action_ids, segments
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 from lmrl.utils.log_lines import LogLines
@@ -395,9 +395,13 @@ class OfflineDataModule(L.LightningDataModule):
         if self.task is not registry.DIALOGUES:
             return most
         if not self._longest_reply:
-            encoder = Encoder(self._tokenizer())  # a chat template has its end of turn in place of the line break
-            for action in {action for episode in self.episodes for action in episode.actions}:
-                self._longest_reply = max(self._longest_reply, len(encoder.encode(action)))
+            encoder = encoder_for(self._tokenizer(), Window(rendering=self.hparams["rendering"]))
+            for episode in self.episodes:
+                try:
+                    lengths = map(len, action_ids(episode, encoder))
+                except UserError as error:
+                    raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error
+                self._longest_reply = max(self._longest_reply, *lengths)
         return min(max(most, self._longest_reply), (self.spec.positions or 1024) // 2)
 
     def window(self) -> Window:

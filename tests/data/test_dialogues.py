@@ -16,10 +16,12 @@ from lmrl.cli import main
 from lmrl.data import read_dataset
 from lmrl.data.dialogues import episode_from_messages
 from lmrl.datamodules import OfflineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.envs import make
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import load_policy
 from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module
+from lmrl.tokens.encoding import encoder_for
 from lmrl.types import Request
 from tests.helpers.cases import cases
 from tests.helpers.online import trainer
@@ -149,6 +151,18 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     assert (small.max_action_tokens, small.window().tokens) == (150, 150)
 
 
+def test_the_end_of_a_turn_counts_for_the_longest_reply(tmp_path: Path) -> None:
+    """Plain text has the last full stop and a line break as one token; a chat ends the turn after the stop."""
+    reply = "Go " * 200 + "Go.\n"
+    tokens = tokenizer(CHATML)
+    tokens.add_tokens([".\n"])
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", reply, reward=1)])
+    data = OfflineDataModule(None, path=str(file), rendering="chat")
+    data.configure_batches(BatchSpec(tokenizer=tokens, positions=4096))
+    data.setup("fit")
+    assert data.max_action_tokens == len(encoder_for(tokens, data.window()).action(reply))
+
+
 @pytest.mark.parametrize(
     ("rendering", "reply", "token"),
     [("text", "Hello<|endoftext|> you", "<|endoftext|>"), ("chat", "Sure!<|im_end|>", "<|im_end|>")],
@@ -237,14 +251,18 @@ def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
 
 def test_system_messages_that_differ_are_part_of_the_first_observation(tmp_path: Path) -> None:
     rows = [dialogue("Hi", "Hello", system=f"You are {name}.", reward=1) for name in ("Ann", "Bob")]
+    spec = BatchSpec(tokenizer=tokenizer(CHATML))
     data = OfflineDataModule(None, path=str(write(tmp_path / "logs.jsonl", rows)), rendering="chat")
+    data.configure_batches(spec)
     data.setup("fit")
     assert data.window().system == ""
     assert [episode.observations[0] for episode in data.episodes] == ["You are Ann.\n\nHi\n", "You are Bob.\n\nHi\n"]
     shared = OfflineDataModule(None, path=str(write(tmp_path / "shared.jsonl", rows[:1] * 2)), rendering="chat")
+    shared.configure_batches(spec)
     shared.setup("fit")
     assert shared.window().system == "You are Ann." and shared.episodes[0].observations[0] == "Hi\n"
     given = OfflineDataModule(None, path=str(data.path), rendering="chat", system="You are nobody.")
+    given.configure_batches(spec)
     given.setup("fit")
     assert given.window().system == "You are nobody." and given.episodes[0].observations[0] == "Hi\n"
 
