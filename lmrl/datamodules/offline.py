@@ -414,6 +414,14 @@ class OfflineDataModule(L.LightningDataModule):
                     f"the model reads {self.spec.positions} tokens, which leaves nothing beside an action of "
                     f"{self.max_action_tokens}: take a model with more positions (n_positions)"
                 )
+        elif self.task is registry.DIALOGUES and self.spec.positions is not None:
+            # Of games, the policy that is evaluated checks it when the training begins.
+            most = self.spec.positions - self.max_action_tokens
+            if limit > most:
+                raise UserError(
+                    f"data.init_args.max_tokens must leave room for a reply of {self.max_action_tokens} tokens: "
+                    f"at most {most} of the {self.spec.positions} that the model reads, got {limit}"
+                )
         rendering = self.hparams["rendering"]
         bos = rendering == "text" and adds_bos(self._tokenizer())
         return Window(self.task.last_texts, limit, rendering, self._system(), bos)

@@ -151,6 +151,17 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     assert (small.max_action_tokens, small.window().tokens) == (150, 150)
 
 
+def test_contexts_leave_room_for_a_reply(tmp_path: Path) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "Hello", reward=1)])
+    data = OfflineDataModule(None, path=str(file), max_tokens=257)
+    message = r"data\.init_args\.max_tokens must leave room for a reply of 256 tokens: at most 256 of the 512"
+    with pytest.raises(UserError, match=message):
+        fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+    largest = OfflineDataModule(None, path=str(file), max_tokens=256)
+    largest.configure_batches(BatchSpec(positions=512))
+    assert largest.window().tokens == 256
+
+
 def test_the_end_of_a_turn_counts_for_the_longest_reply(tmp_path: Path) -> None:
     """Plain text has the last full stop and a line break as one token; a chat ends the turn after the stop."""
     reply = "Go " * 200 + "Go.\n"
