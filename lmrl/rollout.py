@@ -239,11 +239,13 @@ class Slot:
         with suppress(Exception):  # it has failed already
             self.env.close()
         self.env = make_env()
+        has_begun = self.observations[0] != ""
         text, self.info = self._reset()
-        for turn, reply in enumerate(self.replies):
-            if text != self.observations[turn]:
+        for turn, observation in enumerate(self.observations):
+            if has_begun and text != observation:
                 raise UserError(f"the environment does not repeat itself: turn {turn} of seed {self.start.seed}")
-            text, _, _, _, self.info = _step(self.env, reply.text)
+            if turn < len(self.replies):
+                text, _, _, _, self.info = _step(self.env, self.replies[turn].text)
         self.observations[-1] = text  # differs only if the old environment failed to begin
 
     def record_step(self, reply: Reply, result: StepResult) -> tuple[bool, bool]:
