@@ -97,6 +97,14 @@ def test_a_configuration_chooses_no_code(folder: Path, name: str) -> None:
         assert not getattr(model.config, "use_kernels", False)
 
 
+def test_the_size_of_a_vocabulary_is_no_number_of_layers(folder: Path) -> None:
+    change_config(folder, {"vocab_size_per_layer_input": 262_144})  # as in Gemma 3n
+    assert BC(pretrained=str(folder)).model.config.vocab_size_per_layer_input == 262_144
+    change_config(folder, {"num_labels_per_layer": 262_144})
+    with pytest.raises(UserError, match="num_labels_per_layer is"):
+        BC(pretrained=str(folder))
+
+
 def test_quantized_models_are_refused(folder: Path) -> None:
     change_config(folder, {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     with pytest.raises(UserError, match=r"config\.json asks for quantization_config"):
