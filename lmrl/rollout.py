@@ -55,6 +55,8 @@ Move: TypeAlias = tuple[int, GymEnv, str]
 StepResult: TypeAlias = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
 """What `gymnasium.Env.step` returns: observation, reward, terminated, truncated, info."""
 
+_RESERVED = ("error", "group")  # keys of `Episode.info` that rollouts write; those of an environment are left out
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -243,11 +245,13 @@ class Slot:
         with suppress(Exception):  # it has failed already
             self.env.close()
         self.env = make_env()
+        has_begun = self.observations[0] != ""
         text, self.info = self._reset()
-        for turn, reply in enumerate(self.replies):
-            if text != self.observations[turn]:
+        for turn, observation in enumerate(self.observations):
+            if has_begun and text != observation:
                 raise UserError(f"the environment does not repeat itself: turn {turn} of seed {self.start.seed}")
-            text, _, _, _, self.info = _step(self.env, reply.text)
+            if turn < len(self.replies):
+                text, _, _, _, self.info = _step(self.env, self.replies[turn].text)
         self.observations[-1] = text  # differs only if the old environment failed to begin
 
     def record_step(self, reply: Reply, result: StepResult) -> tuple[bool, bool]:
@@ -271,6 +275,7 @@ class Slot:
         # Empty where the policy has no tokens or no value head.
         sampled = any(ids)
         valued = any(values)
+        info = {name: value for name, value in self.info.items() if name not in _RESERVED}
         return Episode(
             task=task,
             observations=tuple(self.observations),
@@ -279,7 +284,7 @@ class Slot:
             terminated=terminated,
             truncated=truncated,
             seed=self.start.seed,
-            info={**self.info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
+            info={**info, "illegal": self.illegal, "success": bool(self.info.get("success", False))},
             action_ids=tuple(ids) if sampled else (),
             action_logprobs=tuple(logprobs) if sampled else (),
             action_values=tuple(values) if valued else (),
@@ -473,7 +478,7 @@ def _final_values(policy: Policy, ended: Sequence[tuple[Slot, Episode]]) -> dict
             continue
         # The observation that the game would have given if it had not ended.
         request = slot.request()
-        last = request.info.get("final_observation", request.observations[-1])
+        last = episode.final_observation
         if last:  # an empty text may leave nothing to read
             requests.append(replace(request, observations=[*request.observations[:-1], last]))
     if not requests or not isinstance(policy, Valued):
@@ -509,8 +514,8 @@ def _retried(slot: Slot, reply: Reply, failure: Failure, make_env: MakeEnv) -> S
 
 def _aborted(slot: Slot, task: str, error: Exception) -> Episode:
     """Return the episode up to the step that failed twice."""
-    slot.info["error"] = f"{type(error).__name__}: {error}"
-    return slot.episode(task, terminated=False, truncated=True)
+    episode = slot.episode(task, terminated=False, truncated=True)
+    return replace(episode, info={**episode.info, "error": f"{type(error).__name__}: {error}"})
 
 
 def in_order(results: Iterable[tuple[int, Episode]]) -> list[Episode]:

@@ -107,6 +107,12 @@ class Episode:
         return bool(self.info.get("success", False))
 
     @property
+    def final_observation(self) -> str:
+        """The text that the policy would have read next: ``info["final_observation"]``, or the last observation."""
+        text = self.info.get("final_observation")
+        return text if isinstance(text, str) else self.observations[-1]
+
+    @property
     def aborted(self) -> bool:
         """Whether an error of the environment or partner ended it (`lmrl.rollout.rollout`): its return is partial."""
         return self.truncated and not self.terminated and "error" in self.info

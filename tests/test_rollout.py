@@ -102,6 +102,25 @@ def test_what_fails_again_ends_its_episode_and_no_other() -> None:
     assert broken.info["error"] == "OSError: no answer"
 
 
+class Talkative(Counter):
+    """A game whose ``info`` has keys of its own that rollouts and learners give a meaning."""
+
+    def turn(self, action: str) -> Turn:
+        answer = super().turn(action)
+        own = {"error": None, "group": "A", "final_observation": 5}
+        return Turn(answer.text, answer.reward, False, self.turns == 3, {**answer.info, **own})
+
+
+@pytest.mark.parametrize("fails", [lambda *_: False, lambda _, turn: turn == 3], ids=["truncated", "aborted"])
+def test_only_a_failure_marks_an_episode_as_aborted(fails: Callable[[int, int], bool]) -> None:
+    (episode,) = in_order(rollout(Says(), lambda: Talkative(fails), [Start(0)], task="toy", forgiving=True))
+    failed = fails(0, 3)
+    assert episode.truncated and episode.aborted == failed
+    assert episode.info.get("error") == ("OSError: no answer" if failed else None)
+    assert "group" not in episode.info
+    assert episode.final_observation == episode.observations[-1] == ("2\n" if failed else "3\n")
+
+
 def test_an_episode_that_cannot_begin_has_no_turn() -> None:
     played = play(lambda seed, turn: (seed, turn) == (2, -1))
     assert [len(episode) for episode in played] == [5, 5, 0, 5]
@@ -113,7 +132,8 @@ def test_without_forgiveness_a_failure_is_an_exception() -> None:
         play(Once(1, 3), forgiving=False)
 
 
-def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
+@pytest.mark.parametrize("turn", [1, 2])
+def test_an_environment_that_does_not_repeat_itself_is_not_trusted(turn: int) -> None:
     class Moody(Counter):
         made = 0
 
@@ -125,10 +145,10 @@ def test_an_environment_that_does_not_repeat_itself_is_not_trusted() -> None:
         def begin(self, options: dict[str, Any]) -> Opening:
             return Opening(self.mood, "0", {})
 
-    fails = Once(0, 2)
+    fails = Once(0, turn)
     (episode,) = in_order(rollout(Says(), lambda: Moody(fails), [Start(0)], task="toy", slots=1, forgiving=True))
     assert "does not repeat itself" in episode.info["error"]
-    assert len(episode) == 1
+    assert len(episode) == turn - 1 and episode.observations[0] == "1\n"
 
 
 class Door(Counter):

@@ -98,7 +98,7 @@ def save_again(
     """
     root = Path(trainer.default_root_dir)
     source = Path(str(trainer.ckpt_path))
-    new = _new(root, name)
+    new = _unpublished_path(root, name)
     if trainer.is_global_zero:
         remove(new)
         content = read_checkpoint(source, allow_pickle=True)  # the trainer has read it before
@@ -109,7 +109,7 @@ def save_again(
         else:
             torch.save(content, new)
     export_run_folder(trainer, module, root / name, scores, full_state_dict(module))
-    keep_run(trainer, name)
+    publish_checkpoint(trainer, name)
 
 
 def export_run_folder(

@@ -33,7 +33,7 @@ from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.policy import best_examples, system_prompt
 from lmrl.tokens.collate import TokenBatch, collate
 from lmrl.tokens.encoding import ChatEncoder, Encoder, Window, adds_bos, encoder_for, special_ids
-from lmrl.tokens.segments import Segment, segments, split_by_length
+from lmrl.tokens.segments import Segment, action_ids, segments, split_by_length
 from lmrl.types import Episode
 from lmrl.utils.distributed import rank_and_world_size
 from lmrl.utils.log_lines import LogLines
@@ -388,16 +388,21 @@ class OfflineDataModule(L.LightningDataModule):
     def max_action_tokens(self) -> int:
         """The most tokens that an action may have in play.
 
-        Dialogues without a simulator set no limit: it is their longest reply, but at most half of what the model reads.
+        Dialogues without a simulator set no limit: it is their longest reply (or the task's own number, if that is
+        larger), but at most half of what the model reads.
         """
         most = self.task.max_action_tokens
         if self.task is not registry.DIALOGUES:
             return most
         if not self._longest_reply:
-            encoder = Encoder(self._tokenizer())  # a chat template has its end of turn in place of the line break
-            for action in {action for episode in self.episodes for action in episode.actions}:
-                self._longest_reply = max(self._longest_reply, len(encoder.encode(action)))
-        return max(most, min(self._longest_reply, (self.spec.positions or 1024) // 2))
+            encoder = encoder_for(self._tokenizer(), Window(rendering=self.hparams["rendering"]))
+            for episode in self.episodes:
+                try:
+                    lengths = map(len, action_ids(episode, encoder))
+                except UserError as error:
+                    raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error
+                self._longest_reply = max(self._longest_reply, *lengths)
+        return min(max(most, self._longest_reply), (self.spec.positions or 1024) // 2)
 
     def window(self) -> Window:
         """Return the context window: the task's number of observations, and as many tokens as fit the model."""
@@ -408,6 +413,14 @@ class OfflineDataModule(L.LightningDataModule):
                 raise UserError(
                     f"the model reads {self.spec.positions} tokens, which leaves nothing beside an action of "
                     f"{self.max_action_tokens}: take a model with more positions (n_positions)"
+                )
+        elif self.task is registry.DIALOGUES and self.spec.positions is not None:
+            # Of games, the policy that is evaluated checks it when the training begins.
+            most = self.spec.positions - self.max_action_tokens
+            if limit > most:
+                raise UserError(
+                    f"data.init_args.max_tokens must leave room for a reply of {self.max_action_tokens} tokens: "
+                    f"at most {most} of the {self.spec.positions} that the model reads, got {limit}"
                 )
         rendering = self.hparams["rendering"]
         bos = rendering == "text" and adds_bos(self._tokenizer())
@@ -535,7 +548,8 @@ class OfflineDataModule(L.LightningDataModule):
             if len(episode_segments) > 1 or fills_window:
                 encoded.n_shortened += 1
             for segment in episode_segments:
-                encoded.action_ids.update(segment.token.tolist())
+                ends = segment.turn_end & (segment.token == encoder.end)
+                encoded.action_token_ids.update(segment.token[~ends].tolist())
                 encoded.n_action_tokens += len(segment.col)
                 encoded.n_observation_tokens += segment.n_observation_tokens
             for first in range(0, len(episode_segments), size):
@@ -550,12 +564,12 @@ class OfflineDataModule(L.LightningDataModule):
                 f"{encoded.n_shortened} of {n_episodes}; their beginnings are left out (a model with more positions "
                 "reads more)"
             )
-        never_sampled = encoded.action_ids & special_ids(encoder.tokenizer, encoder.end)
+        never_sampled = encoded.action_token_ids & {*special_ids(encoder.tokenizer), encoder.end}
         if never_sampled:
             names = encoder.tokenizer.convert_ids_to_tokens(sorted(never_sampled))
             rank_zero_warn(
-                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say: "
-                f"{', '.join(map(repr, names))}"
+                f"{self.path}: actions hold special tokens of the tokenizer, which policies never say before the end "
+                f"of a turn: {', '.join(map(repr, names))}"
             )
 
 
@@ -564,7 +578,8 @@ class _Encoded:
     """Episodes as segments, with counts over them."""
 
     chunks: list[SegmentChunk] = field(default_factory=list)
-    action_ids: set[int] = field(default_factory=set)
+    action_token_ids: set[int] = field(default_factory=set)
+    """Ids of the actions without the end of each turn."""
     n_action_tokens: int = 0
     n_observation_tokens: int = 0
     n_shortened: int = 0

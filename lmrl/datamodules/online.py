@@ -409,4 +409,5 @@ class _Stream(IterableDataset[TokenBatch]):
 
 
 def _outcome(episode: Episode) -> Outcome:
-    return Outcome(episode.total_reward, episode.success, int(episode.info.get("group", -1)))
+    group = episode.info.get("group")  # of recorded episodes, anything
+    return Outcome(episode.total_reward, episode.success, group if isinstance(group, int) else -1)

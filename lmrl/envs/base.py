@@ -170,7 +170,7 @@ class TextEnv(gymnasium.Env[str, str]):
             The turn. Its ``info`` needs ``illegal`` (bool: whether the rules did not know the action) and, at least at
             the end of the episode, ``success`` (bool). ``final_observation`` (str) is optional: the text that the
             policy would have read after a truncation, if it differs from ``text``. ``step`` adds ``seed``, ``task_id``
-            and ``start``.
+            and ``start``; episodes leave out ``error`` and ``group``, which rollouts write themselves.
         """
         raise NotImplementedError
 

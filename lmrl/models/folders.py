@@ -46,7 +46,8 @@ CHOOSE_CODE = (
     "use_kernels",
 )
 """Settings of a transformers configuration that choose code or files rather than the shape of a model."""
-_LIST_LENGTHS = re.compile("layer|label|depth|block_count")  # names of settings by which transformers makes lists
+# Names of settings by which transformers makes lists, but not sizes of each layer, as vocab_size_per_layer_input.
+_LIST_LENGTHS = re.compile("^(?!.*_size).*(layer|label|depth|block_count)")
 
 
 class Held(NamedTuple):

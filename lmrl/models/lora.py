@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -87,19 +87,24 @@ def _check_tied(model: PreTrainedModel) -> None:
         UserError: naming the layers that share a weight.
     """
     # The adapters would change one layer only, but merging them would change both.
+    for name, _, sharing in _tied_layers(model):
+        others = [user.replace(".base_layer", "").removesuffix(".weight") for user in sharing]
+        raise UserError(
+            f"lora.target_modules must leave out {name.rpartition('.')[2]}: the layers {' and '.join(others)} "
+            "share one weight, so adapters on one of them cannot be exported"
+        )
+
+
+def _tied_layers(model: nn.Module) -> Iterator[tuple[str, Any, list[str]]]:
+    """Yield each layer with adapters that shares its weight: its name, the layer, and the names of the weight."""
     users: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(parameter), []).append(name)
     for name, layer in model.named_modules():
-        if not hasattr(layer, "get_delta_weight"):
-            continue
-        sharing = users[id(layer.get_base_layer().weight)]
-        if len(sharing) > 1:
-            others = [user.replace(".base_layer", "").removesuffix(".weight") for user in sharing]
-            raise UserError(
-                f"lora.target_modules must leave out {name.rpartition('.')[2]}: the layers {' and '.join(others)} "
-                "share one weight, so adapters on one of them cannot be exported"
-            )
+        if hasattr(layer, "get_delta_weight"):
+            sharing = users[id(layer.get_base_layer().weight)]
+            if len(sharing) > 1:
+                yield name, layer, sharing
 
 
 def is_adapter(name: str) -> bool:
@@ -387,7 +392,13 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
             # peft only warns, and begins from random numbers.
             warnings.filterwarnings("error", "Found missing adapter keys")
             warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")  # they are untied below
             with_adapters = peft.PeftModel.from_pretrained(model, folder, config=config)
+        # The adapters of one layer would be merged into all that share its weight.
+        for _, layer, _ in list(_tied_layers(with_adapters)):
+            base = layer.get_base_layer()
+            base.weight = nn.Parameter(base.weight.detach().clone())
+            model.config.tie_word_embeddings = False
         plain: PreTrainedModel = with_adapters.merge_and_unload()
     except Exception as error:  # what does not fit together can end in any exception of the libraries
         if isinstance(error, (UserError, MemoryError)) or getattr(error, "errno", None) is not None:

@@ -147,7 +147,14 @@ class LanguageModule(L.LightningModule):
         self.save_hyperparameters()
         folder = None if pretrained is None else resolve_pretrained(pretrained)
         self.tokenizer: PreTrainedTokenizerBase = tokenizer_for(folder, tokenizer, trust_remote_code)
+        known_tokens = len(self.tokenizer)
         added_tokens = add_task_tokens(self.tokenizer, task_tokens)
+        if folder is not None and lora is not None and len(self.tokenizer) > known_tokens:
+            # Their rows all begin at the mean of the others.
+            raise UserError(
+                f"lora freezes the embeddings, so the tokens that task_tokens adds to {pretrained} cannot be learned: "
+                "leave out task_tokens, or start from a run that has learned them without lora"
+            )
         # In float32 whatever the precision of the saved weights: trainer.precision decides about training in bfloat16.
         self.model: PreTrainedModel = build_lm(
             folder, architecture or {}, len(self.tokenizer), trust_remote_code, dtype=torch.float32
@@ -219,7 +226,7 @@ class LanguageModule(L.LightningModule):
             if not parameter.requires_grad and not is_adapter(name):
                 of_base.add(id(parameter))
         if self.model.config.vocab_size > self.base.vocabulary:
-            # The rows of new tokens began at random.
+            # The rows of tokens that the base does not have were drawn for this run.
             for layer in (self.model.get_input_embeddings(), head_of(self.model)):
                 of_base.difference_update(id(parameter) for parameter in layer.parameters())
         # Frozen parameters are shared with the copies of the model, which hold them under other names.

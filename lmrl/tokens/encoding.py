@@ -16,7 +16,7 @@ See `lmrl.tokens.segments` for the alignment of states and action tokens.
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from types import FrameType
@@ -94,6 +94,10 @@ class Encoder:
         """
         return None if self.bos is None else (self.bos, *self.encode(observation))
 
+    def prefix(self, opening: Ids) -> Ids:
+        """The ids that come before the words of a first observation."""
+        return () if self.bos is None else (self.bos,)
+
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """The ids of every text in the order of the episode; actions as they were sampled, where that is known."""
         pieces = [self.encode(observations[0])]
@@ -112,7 +116,7 @@ class Window:
     texts: int | None = None
     """The most texts that are read (observations and actions both count); None means all."""
     tokens: int = 1024
-    """The most tokens that are read. The oldest texts go first; a single longer text keeps its end."""
+    """The most tokens that are read. The oldest texts go first; a single longer text loses its first words."""
     rendering: str = "text"
     """``text``: one text after the other as they are; ``chat``: as the tokenizer's chat template has it."""
     system: str = ""
@@ -120,26 +124,29 @@ class Window:
     bos: bool = False
     """With ``text``: each context begins with the tokenizer's BOS token, and with an observation. See `adds_bos`."""
 
-    def start(self, lengths: Sequence[int], openings: Sequence[int] = ()) -> int:
+    def start(self, lengths: Sequence[int], opening: Callable[[int], int] | None = None) -> int:
         """Return the index of the first text that a policy reads.
 
         Args:
             lengths: number of tokens of each text: observation 0, action 0, observation 1, ..., the newest observation.
-            openings: number of tokens of each observation at the start of a context, if they differ there. Then no
-                context starts with an action.
+            opening: returns the number of tokens of an observation at the start of a context, by the index of its
+                text, if they differ there. Then no context starts with an action.
+        """
         """
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
+        if opening is not None:
+            earliest += earliest % 2  # contexts begin at observations (even indices) only
         # Mostly all of them fit. This is asked at each turn of each episode of a data set.
-        if not openings and sum(lengths[earliest:]) <= self.tokens:
+        length = lengths[earliest] if opening is None else opening(earliest)
+        if length + sum(lengths[earliest + 1 :]) <= self.tokens:
             return earliest
         newest = len(lengths) - 1
         first = newest
         total = 0
         for index in range(newest, earliest - 1, -1):
-            # With openings of their own, contexts begin at observations (even indices) only.
-            if not openings or index % 2 == 0:
-                opening = openings[index // 2] if openings else lengths[index]
-                if index < newest and total + opening > self.tokens:
+            if opening is None or index % 2 == 0:
+                length = lengths[index] if opening is None else opening(index)
+                if index < newest and total + length > self.tokens:
                     break
                 first = index
             total += lengths[index]
@@ -232,7 +239,7 @@ class ChatEncoder(Encoder):
         tokenizer: with a chat template.
         system: the system message. A template that has no such role gets it in front of the first observation. If it
             is empty, some templates write one of their own, see `own_system`.
-        remember: number of texts whose ids are kept.
+        remember: number of texts whose ids are kept, of each kind.
 
     Raises:
         UserError: there is no template, or one that cannot be cut: it leaves texts out, a turn does not end in a token
@@ -361,9 +368,19 @@ class ChatEncoder(Encoder):
 
     def opening(self, observation: str) -> Ids:
         """Ids of an observation with which a context begins."""
-        if observation not in self._openings:
-            self._openings[observation] = self.encode(self._prompt(observation.strip()))
-        return self._openings[observation]
+        ids = self._openings.get(observation)
+        if ids is None:
+            ids = tuple(self._encode(self._prompt(observation.strip())))
+            if len(self._openings) < self._remember:
+                self._openings[observation] = ids
+        return ids
+
+    def prefix(self, opening: Ids) -> Ids:
+        """See `Encoder.prefix`: the template's beginning of a turn, with all that comes before it."""
+        words = _DIALOGUE[0]
+        header = self.encode(self._prompt(words).partition(words)[0])
+        shared: Ids = tuple(commonprefix((header, opening)))  # noqa: RUF071 (of ids, not of paths)
+        return shared
 
     def pieces(self, observations: Sequence[str], actions: Sequence[str], ids: Sequence[Ids]) -> list[Ids]:
         """See `Encoder.pieces`. A turn that was not ended gets its end from the observation that follows."""
@@ -385,9 +402,12 @@ class ChatEncoder(Encoder):
 
     def _following(self, observation: str) -> Ids:
         """Return the ids of an observation after the end of a turn."""
-        if observation not in self._followings:
-            self._followings[observation] = self.encode(self._later_observation_text(observation.strip()))
-        return self._followings[observation]
+        ids = self._followings.get(observation)
+        if ids is None:
+            ids = self.encode(self._later_observation_text(observation.strip()))
+            if len(self._followings) < self._remember:
+                self._followings[observation] = ids
+        return ids
 
     def _later_observation_text(self, observation: str) -> str:
         """Return the text that a policy reads for an observation after the end of a turn."""

@@ -31,10 +31,10 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 class _Texts:
     """The texts of an episode as ids: observation 0, action 0, observation 1, ..."""
 
+    encoder: Encoder
+    observations: Sequence[str]
     pieces: list[Ids]
     lengths: list[int]
-    openings: list[Ids]
-    """Ids of each observation at the start of a context; empty if they do not differ there."""
     name: str
     """Name of the episode in errors."""
     skipped: int
@@ -42,7 +42,14 @@ class _Texts:
 
     def start(self, window: Window, count: int) -> int:
         """Return the index of the first text that a policy reads when it acts after ``count`` texts."""
-        return window.start(self.lengths[:count], list(map(len, self.openings)))
+        if self.encoder.opening(self.observations[0]) is None:
+            return window.start(self.lengths[:count])
+        return window.start(self.lengths[:count], lambda start: len(self.first(start)))
+
+    def first(self, start: int) -> Ids:
+        """Return the ids of text ``start`` at the beginning of a context."""
+        opening = self.encoder.opening(self.observations[start // 2])
+        return self.pieces[start] if opening is None else opening
 
     def ids(self, start: int, count: int, window: Window) -> list[int]:
         """Return the ids of texts ``start`` to ``count - 1``, cut to the window.
@@ -51,7 +58,7 @@ class _Texts:
             UserError: there are none, so that there would be no state to act in, or the system message leaves too
                 little room for the observation.
         """
-        first = self.openings[start // 2] if self.openings else self.pieces[start]
+        first = self.first(start)
         read = list(chain(first, *self.pieces[start + 1 : count]))
         if window.system and len(read) > window.tokens:
             number = self.skipped + count // 2
@@ -60,10 +67,12 @@ class _Texts:
                 f"may have {window.tokens}: shorten data.init_args.system (empty for none), or take a model that reads "
                 "more"
             )
-        # A single text that is longer than the window keeps its end.
+        # A single text that is longer than the window loses its first words, but not what comes before them.
         if len(read) > window.tokens:
-            begin = list(first[:1]) if window.bos else []
-            read = begin + read[len(read) - window.tokens + len(begin) :]
+            begin = self.encoder.prefix(first)
+            if 2 * len(begin) > window.tokens:  # a template's own system message would leave no room for words
+                begin = ()
+            read = [*begin, *read[len(read) - window.tokens + len(begin) :]]
         if not read:
             raise UserError(
                 f"observation {self.skipped + count // 2} of {self.name} is an empty text, and a policy reads "
@@ -80,13 +89,8 @@ def _texts(
     name: str,
     skipped: int = 0,
 ) -> _Texts:
-    openings = []
-    for observation in observations:
-        opening = encoder.opening(observation)
-        if opening is not None:
-            openings.append(opening)
     pieces = encoder.pieces(observations, actions, ids)
-    return _Texts(pieces, list(map(len, pieces)), openings, name, skipped)
+    return _Texts(encoder, observations, pieces, list(map(len, pieces)), name, skipped)
 
 
 def context(
@@ -207,8 +211,7 @@ def segments(episode: Episode, encoder: Encoder, window: Window) -> Iterator[Seg
             is read before it (it would have no state).
     """
     # Some games replace the last observation by a text about the end; values need the plain one.
-    last = episode.info.get("final_observation", episode.observations[-1])
-    observations = (*episode.observations[:-1], last)
+    observations = (*episode.observations[:-1], episode.final_observation)
     name = f"the episode with seed {episode.seed}"
     texts = _texts(encoder, observations, episode.actions, _sampled_ids(episode, encoder), name)
     actions = texts.pieces[1::2]

@@ -19,7 +19,7 @@ from lmrl.checkpoints import export
 from lmrl.cli import main
 from lmrl.datamodules import MazeDataModule
 from lmrl.errors import UserError
-from lmrl.models.tokenizer import load_tokenizer
+from lmrl.models.tokenizer import add_task_tokens, load_tokenizer
 from lmrl.modules import BC, GRPO, ILQL, PPO, GuidedPPO, LanguageModule, load_module
 from lmrl.partners.lm import LMPartner
 from lmrl.policies.vllm import _config
@@ -203,8 +203,18 @@ def test_a_configuration_that_has_changed_is_refused(start: Path, data_path: Pat
         load_module(tmp_path / "run" / "last.ckpt")
 
 
+def test_tokens_that_adapters_cannot_learn_are_refused(start: Path) -> None:
+    with pytest.raises(UserError, match="lora freezes the embeddings, so the tokens that task_tokens adds to"):
+        BC(pretrained=str(start), task_tokens="wordle", lora=LORA)
+    BC(pretrained=str(start), task_tokens="maze_fo", lora=LORA)  # has none of its own
+
+
 def test_embeddings_of_new_tokens_are_kept(start: Path, data_path: Path, tmp_path: Path) -> None:
-    settings = {"pretrained": str(start), "task_tokens": "wordle"}
+    shutil.copytree(start, tmp_path / "base")
+    own = load_tokenizer(str(start))
+    add_task_tokens(own, "wordle")  # more tokens than the model has rows
+    own.save_pretrained(tmp_path / "base")
+    settings = {"pretrained": str(tmp_path / "base")}
     module = learn(BC, tmp_path, data_path, **settings)
     played = logits(module.model)
     assert played.shape[-1] > logits(AutoModelForCausalLM.from_pretrained(start)).shape[-1]

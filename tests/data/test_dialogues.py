@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from re import escape
 from typing import Any
 
 import lightning as L
@@ -15,10 +16,12 @@ from lmrl.cli import main
 from lmrl.data import read_dataset
 from lmrl.data.dialogues import episode_from_messages
 from lmrl.datamodules import OfflineDataModule
+from lmrl.datamodules.spec import BatchSpec
 from lmrl.envs import make
 from lmrl.errors import UserError
 from lmrl.evaluation.loading import load_policy
 from lmrl.modules import BC, ILQL, PPO, LanguageModule, load_module
+from lmrl.tokens.encoding import encoder_for
 from lmrl.types import Request
 from tests.helpers.cases import cases
 from tests.helpers.online import trainer
@@ -142,15 +145,49 @@ def test_replies_may_be_as_long_as_those_of_the_file(tmp_path: Path) -> None:
     short = OfflineDataModule(None, path=str(file), val_fraction=0.0)
     fit(BC(architecture={**SMALL, "n_positions": 700}), short, tmp_path / "short", 1)
     assert short.max_action_tokens == 350, "half of what the model reads"
+    small = OfflineDataModule(None, path=str(file), val_fraction=0.0)
+    small.configure_batches(BC(architecture={**SMALL, "n_positions": 300}).batch_spec())
+    small.setup("fit")
+    assert (small.max_action_tokens, small.window().tokens) == (150, 150)
 
 
-def test_special_tokens_in_replies_are_named(tmp_path: Path) -> None:
-    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "Hello<|endoftext|> you", reward=1)])
-    data = OfflineDataModule(None, path=str(file), val_fraction=0.0)
-    with pytest.warns(
-        UserWarning, match=r"special tokens of the tokenizer, which policies never say: '<\|endoftext\|>'"
-    ):
+def test_contexts_leave_room_for_a_reply(tmp_path: Path) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", "Hello", reward=1)])
+    data = OfflineDataModule(None, path=str(file), max_tokens=257)
+    message = r"data\.init_args\.max_tokens must leave room for a reply of 256 tokens: at most 256 of the 512"
+    with pytest.raises(UserError, match=message):
         fit(BC(architecture=SMALL), data, tmp_path / "run", 1)
+    largest = OfflineDataModule(None, path=str(file), max_tokens=256)
+    largest.configure_batches(BatchSpec(positions=512))
+    assert largest.window().tokens == 256
+
+
+def test_the_end_of_a_turn_counts_for_the_longest_reply(tmp_path: Path) -> None:
+    """Plain text has the last full stop and a line break as one token; a chat ends the turn after the stop."""
+    reply = "Go " * 200 + "Go.\n"
+    tokens = tokenizer(CHATML)
+    tokens.add_tokens([".\n"])
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", reply, reward=1)])
+    data = OfflineDataModule(None, path=str(file), rendering="chat")
+    data.configure_batches(BatchSpec(tokenizer=tokens, positions=4096))
+    data.setup("fit")
+    assert data.max_action_tokens == len(encoder_for(tokens, data.window()).action(reply))
+
+
+@pytest.mark.parametrize(
+    ("rendering", "reply", "token"),
+    [("text", "Hello<|endoftext|> you", "<|endoftext|>"), ("chat", "Sure!<|im_end|>", "<|im_end|>")],
+)
+def test_special_tokens_in_replies_are_named(tmp_path: Path, rendering: str, reply: str, token: str) -> None:
+    file = write(tmp_path / "logs.jsonl", [dialogue("Hi", reply, reward=1)])
+    data = OfflineDataModule(None, path=str(file), val_fraction=0.0, rendering=rendering)
+    tokens = None
+    if rendering == "chat":
+        tokens = str(tmp_path / "tokens")
+        tokenizer(CHATML).save_pretrained(tokens)
+    message = rf"special tokens of the tokenizer, which policies never say before the end of a turn: '{escape(token)}'"
+    with pytest.warns(UserWarning, match=message):
+        fit(BC(architecture=SMALL, tokenizer=tokens), data, tmp_path / "run", 1)
 
 
 @pytest.mark.parametrize("name", ["bc", "filtered_bc", "ilql"])
@@ -225,14 +262,18 @@ def test_a_policy_learns_what_was_rewarded(tmp_path: Path) -> None:
 
 def test_system_messages_that_differ_are_part_of_the_first_observation(tmp_path: Path) -> None:
     rows = [dialogue("Hi", "Hello", system=f"You are {name}.", reward=1) for name in ("Ann", "Bob")]
+    spec = BatchSpec(tokenizer=tokenizer(CHATML))
     data = OfflineDataModule(None, path=str(write(tmp_path / "logs.jsonl", rows)), rendering="chat")
+    data.configure_batches(spec)
     data.setup("fit")
     assert data.window().system == ""
     assert [episode.observations[0] for episode in data.episodes] == ["You are Ann.\n\nHi\n", "You are Bob.\n\nHi\n"]
     shared = OfflineDataModule(None, path=str(write(tmp_path / "shared.jsonl", rows[:1] * 2)), rendering="chat")
+    shared.configure_batches(spec)
     shared.setup("fit")
     assert shared.window().system == "You are Ann." and shared.episodes[0].observations[0] == "Hi\n"
     given = OfflineDataModule(None, path=str(data.path), rendering="chat", system="You are nobody.")
+    given.configure_batches(spec)
     given.setup("fit")
     assert given.window().system == "You are nobody." and given.episodes[0].observations[0] == "Hi\n"
 

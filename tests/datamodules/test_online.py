@@ -1,6 +1,7 @@
 """Rounds: when they are played, what is learned from them, and how often."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from lmrl.data import generate
+from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.datamodules import Filter, OnlineDataModule
 from lmrl.datamodules.spec import BatchSpec
 from lmrl.envs.twenty_questions.env import ScriptedOracle
@@ -108,6 +110,13 @@ def test_a_history_may_begin_with_what_was_recorded(path: Path) -> None:
     assert recorded == sum(map(len, data.episodes)) > 0
     learn(data)
     assert len(data._kept_chunks()) == recorded + 2
+
+
+def test_a_recorded_game_may_call_anything_a_group(path: Path, tmp_path: Path) -> None:
+    named = [replace(episode, info={**episode.info, "group": "A"}) for episode in read_episodes(path)]
+    write_episodes(tmp_path / "named.parquet", named)
+    data, _ = ready(keep_replay=True, offline=True, path=str(tmp_path / "named.parquet"), val_fraction=0.0)
+    assert {outcome.group for outcome in data.recorded.outcomes()} == {-1}
 
 
 def test_recorded_episodes_beside_the_rounds(path: Path) -> None:

@@ -97,6 +97,14 @@ def test_a_configuration_chooses_no_code(folder: Path, name: str) -> None:
         assert not getattr(model.config, "use_kernels", False)
 
 
+def test_the_size_of_a_vocabulary_is_no_number_of_layers(folder: Path) -> None:
+    change_config(folder, {"vocab_size_per_layer_input": 262_144})  # as in Gemma 3n
+    assert BC(pretrained=str(folder)).model.config.vocab_size_per_layer_input == 262_144
+    change_config(folder, {"num_labels_per_layer": 262_144})
+    with pytest.raises(UserError, match="num_labels_per_layer is"):
+        BC(pretrained=str(folder))
+
+
 def test_quantized_models_are_refused(folder: Path) -> None:
     change_config(folder, {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     with pytest.raises(UserError, match=r"config\.json asks for quantization_config"):
@@ -127,6 +135,29 @@ def test_adapters_of_peft_are_read_without_its_configuration(adapters: Path) -> 
     base = build_lm(str(adapters.parent / "model"), {}, len(load_tokenizer()))
     theirs = peft.PeftModel.from_pretrained(base, adapters).merge_and_unload().state_dict()
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`", "ignore:Setting `save_embedding_layers`")
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to")
+@pytest.mark.parametrize("settings", [{"target_modules": ["lm_head"]}, {"target_modules": ["wte", "c_attn"]}])
+def test_adapters_of_a_tied_head_or_embedding_change_that_layer_alone(
+    folder: Path, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    peft = pytest.importorskip("peft")
+    model = build_lm(str(folder), {}, len(load_tokenizer())).eval()
+    assert model.config.tie_word_embeddings
+    made = peft.get_peft_model(model, peft.LoraConfig(r=2, init_lora_weights=False, **settings))
+    made.save_pretrained(tmp_path / "adapters")
+    path = tmp_path / "adapters" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": str(folder)}))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    merged = build_lm(str(tmp_path / "adapters"), {}, len(load_tokenizer())).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, made(ids).logits, atol=1e-4, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = build_lm(str(tmp_path / "merged"), {}, len(load_tokenizer())).eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, merged(ids).logits)
 
 
 def test_adapters_without_a_tokenizer_have_that_of_their_model(adapters: Path, folder: Path) -> None:

@@ -336,6 +336,43 @@ def test_a_system_message_is_never_cut() -> None:
         context(encoder_for(tokenizer(CHATML), window), window, OBSERVATIONS[:1], [])
 
 
+def test_a_message_that_is_too_long_loses_its_first_words(style: str) -> None:
+    tokens = tokenizer(TEMPLATES[style])
+    window = Window(tokens=40, rendering="chat")
+    encoder = encoder_for(tokens, window)
+    long = " ".join(f"word {number}" for number in range(60))
+    before, after = encoding.render_chat(tokens, [{"role": "user", "content": long}]).split(long)
+    read = tokens.decode(context(encoder, window, [long], []))
+    assert read.startswith(before) and read.endswith("word 59" + after)
+    assert read.removeprefix(before).removesuffix(after) in long
+    (part,) = segments(Episode("toy", (long, "end"), ("go\n",), (1.0,), True, False), encoder, window)
+    assert tokens.decode(part.ids[: part.col[0] + 1]) == read and part.col[0] == 39
+
+
+def test_only_what_a_context_begins_with_is_rendered_as_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokenizer(CHATML)
+    opened: list[str] = []
+    opening = ChatEncoder.opening
+
+    def noting(encoder: ChatEncoder, observation: str) -> tuple[int, ...]:
+        opened.append(observation)
+        return opening(encoder, observation)
+
+    monkeypatch.setattr(ChatEncoder, "opening", noting)
+    window = Window(rendering="chat", system="You walk.")
+    encoder = encoder_for(tokens, window)
+    list(segments(played(), encoder, window))
+    assert set(opened) == {OBSERVATIONS[0]}
+
+
+def test_an_encoder_keeps_the_ids_of_so_many_texts_of_each_kind() -> None:
+    encoder = ChatEncoder(tokenizer(CHATML), remember=2)
+    read = [encoder.pieces([f"at {n}"], [], [])[0] + encoder.opening(f"at {n}") for n in range(5)]
+    for cache in (encoder._ids, encoder._followings, encoder._openings):
+        assert len(cache) <= 2
+    assert read == [encoder.pieces([f"at {n}"], [], [])[0] + encoder.opening(f"at {n}") for n in range(5)]
+
+
 OWN = CHATML.replace(
     "{% for m in messages %}",
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are Bot.<|im_end|>\n' }}{% endif %}"

@@ -225,9 +225,6 @@ def _without_redirects(library: Any) -> type:
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server's ``info`` without entries that have another meaning in episodes."""
     facts: dict[str, Any] = _with_tuples(info)
-    facts.pop("error", None)  # by which `lmrl.rollout.rollout` marks an episode that it has aborted
-    if not isinstance(facts.get("final_observation", ""), str):
-        del facts["final_observation"]
     replies = facts.get("replies", ())
     if not (isinstance(replies, tuple) and all(isinstance(reply, str) for reply in replies)):
         del facts["replies"]
