@@ -132,7 +132,6 @@ class Window:
             opening: returns the number of tokens of an observation at the start of a context, by the index of its
                 text, if they differ there. Then no context starts with an action.
         """
-        """
         earliest = 0 if self.texts is None else max(0, len(lengths) - self.texts)
         if opening is not None:
             earliest += earliest % 2  # contexts begin at observations (even indices) only
