@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
+from lmrl.data.records import json_of_info
 from lmrl.data.storage import check_place, differences, read_episodes, read_metadata, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
@@ -322,7 +323,7 @@ class _SignalsBetweenEpisodes:
 
 
 class _Finished:
-    """Yields episodes until the play breaks off, and keeps the reason."""
+    """Yields episodes until the play breaks off, or one cannot be written, and keeps the reason."""
 
     def __init__(self, played: Iterable[Episode], signals: _SignalsBetweenEpisodes) -> None:
         self._played = iter(played)
@@ -336,6 +337,8 @@ class _Finished:
                 self._signals.is_playing = True
                 episode = next(self._played, None)
                 self._signals.is_playing = False
+                if episode is not None:
+                    json_of_info(episode.info, f"the episode with seed {episode.seed}")
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._signals.is_playing = False
                 self.error = error

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lmrl.data.dialogues import episode_from_messages, is_dialogue
-from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
+from lmrl.data.records import SCHEMA, episode_from_row, json_of_info, record_from_episode, table_of
 from lmrl.envs.registry import DIALOGUES, task, tasks
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.types import Episode
@@ -51,7 +51,8 @@ def write_episodes(
         metadata: JSON-like facts about the whole file, for `read_metadata`.
 
     Raises:
-        UserError: for another suffix, a text that is not valid Unicode, or a reward that is not finite.
+        UserError: for another suffix, a text that is not valid Unicode, a reward that is not finite, or an ``info``
+            that JSON cannot hold.
     """
     path = Path(path)
     write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[checked_suffix(path)]
@@ -197,9 +198,10 @@ def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str
         begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
         file.write(_counted(begin, count))
     for episode in episodes:
-        record = json.dumps(record_from_episode(episode), ensure_ascii=False)
+        record = record_from_episode(episode)
+        json_of_info(record["info"], f"episode {count}")  # all other fields are plain values
         try:
-            file.write(record.encode() + b"\n")
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
         except UnicodeEncodeError as error:
             raise UserError(f"a text of episode {count} is not valid Unicode: {error}") from error
         count += 1
