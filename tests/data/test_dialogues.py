@@ -94,6 +94,8 @@ def test_a_broken_row_is_named_in_one_line(row: dict[str, Any], error: str) -> N
 def test_entries_of_ones_own_are_left_out() -> None:
     row = dialogue("Hi", "Hello", reward=1)
     assert episode_from_messages({**row, "num_messages": 2, "reward_1": 3}, "a") == episode_from_messages(row, "a")
+    several = dialogue("Hi", "Hello", rewards=[1])
+    assert episode_from_messages({**several, "rewarded": True}, "a") == episode_from_messages(several, "a")
 
 
 def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
