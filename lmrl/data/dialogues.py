@@ -67,7 +67,7 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
     for number, message in enumerate(messages, start=1):
         role, content = _message(message, f"{place}, message {number}")
         if role == "system" and number == 1:
-            system = content
+            system = content if content.strip() else ""
             continue
         expected = "assistant" if len(texts) % 2 else "user"
         if role != expected:
@@ -134,7 +134,7 @@ def _message(message: Any, place: str) -> tuple[str, str]:
     content = message.get("content")
     if not isinstance(role, str):
         raise UserError(f"{place}: role must be system, user or assistant, got {role!r:.40}")
-    if not isinstance(content, str) or not content.strip():
+    if not isinstance(content, str) or (not content.strip() and role != "system"):
         raise UserError(f"{place}: content must be a text, got {content!r:.40}")
     return role, content
 

@@ -49,6 +49,7 @@ def test_messages_become_an_episode() -> None:
     episode = episode_from_messages(row, "here")
     assert episode.observations == ("Hi\n", "Bye.\n", "\n") and episode.actions == ("Hello!\n", "Bye!\nSee you.\n")
     assert episode.rewards == (0.0, 2.0) and episode.terminated and episode.info == {"system": "Be kind."}
+    assert episode_from_messages(dialogue("Hi", "Hello!", system=" ", reward=1), "here").info == {}
     cut = episode_from_messages(dialogue("Hi", "Hello!", "Bye", reward=1.5, terminated=False, logprobs=[-2]), "here")
     assert cut.action_logprobs == ((-2.0,),)
     assert cut.observations == ("Hi\n", "Bye\n") and cut.rewards == (1.5,) and cut.truncated
