@@ -51,10 +51,13 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
         UserError: roles are missing, unknown or in another order, a text is missing, or rewards are missing; there are
             too few rewards or log-probabilities, or other values than finite numbers.
     """
+    present = set(record)
+    if present & {"reward", "rewards"}:
+        present |= {"reward", "rewards"}  # one of them is enough
     for entry in record:
         # Logs have entries of their own; one that is nearly ours is a mistake.
         meant = get_close_matches(str(entry), _ENTRIES, n=1, cutoff=0.8)
-        if entry not in _ENTRIES and meant and meant[0] not in record:
+        if entry not in _ENTRIES and meant and meant[0] not in present:
             raise UserError(f"{place}: unknown entry {entry!r:.40}, did you mean {meant[0]!r}?")
     messages = record["messages"]
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
@@ -64,7 +67,7 @@ def episode_from_messages(record: Mapping[str, Any], place: str) -> Episode:
     for number, message in enumerate(messages, start=1):
         role, content = _message(message, f"{place}, message {number}")
         if role == "system" and number == 1:
-            system = content
+            system = content if content.strip() else ""
             continue
         expected = "assistant" if len(texts) % 2 else "user"
         if role != expected:
@@ -131,7 +134,7 @@ def _message(message: Any, place: str) -> tuple[str, str]:
     content = message.get("content")
     if not isinstance(role, str):
         raise UserError(f"{place}: role must be system, user or assistant, got {role!r:.40}")
-    if not isinstance(content, str) or not content.strip():
+    if not isinstance(content, str) or (not content.strip() and role != "system"):
         raise UserError(f"{place}: content must be a text, got {content!r:.40}")
     return role, content
 

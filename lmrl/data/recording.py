@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.data.storage import check_place, differences, json_line, read_episodes, read_metadata, write_episodes
+from lmrl.data.records import json_of_info
+from lmrl.data.storage import check_place, differences, read_episodes, read_metadata, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
@@ -330,7 +331,6 @@ class _Finished:
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[Episode]:
-        number = 0
         while True:
             try:
                 self._signals.deliver()
@@ -338,7 +338,7 @@ class _Finished:
                 episode = next(self._played, None)
                 self._signals.is_playing = False
                 if episode is not None:
-                    json_line(episode, number)
+                    json_of_info(episode.info, f"the episode with seed {episode.seed}")
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._signals.is_playing = False
                 self.error = error
@@ -346,7 +346,6 @@ class _Finished:
             if episode is None:
                 return
             yield episode
-            number += 1
 
 
 def _episodes(chunks: Sequence[_Chunk], workers: int | None, ray: str | None) -> Iterator[Episode]:

@@ -10,7 +10,7 @@ from lmrl.errors import UserError
 from lmrl.types import LARGEST_REWARD, Episode
 from lmrl.utils.files import parse_json
 
-__all__ = ["SCHEMA", "episode_from_record", "episode_from_row", "record_from_episode", "table_of"]
+__all__ = ["SCHEMA", "episode_from_record", "episode_from_row", "json_of_info", "record_from_episode", "table_of"]
 
 _INT32 = 2**31
 _INT64 = 2**63
@@ -190,6 +190,18 @@ SCHEMA = pa.schema(
 """The fields of `Episode`; ``info`` is JSON, what belongs to sampled ids is null where nothing was sampled."""
 
 
+def json_of_info(info: Mapping[str, Any], where: str) -> str:
+    """Return the ``info`` of an episode as JSON.
+
+    Raises:
+        UserError: JSON cannot hold it.
+    """
+    try:
+        return json.dumps(info, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the info of {where} must hold what JSON knows: {error}") from error
+
+
 def table_of(episodes: Sequence[Episode], first: int = 0) -> pa.Table:
     """Episodes as a table of `SCHEMA`.
 
@@ -203,11 +215,8 @@ def table_of(episodes: Sequence[Episode], first: int = 0) -> pa.Table:
     """
     numbers = f"episodes {first} to {first + len(episodes) - 1}"
     rows = [record_from_episode(episode) for episode in episodes]
-    try:
-        for row in rows:
-            row["info"] = json.dumps(row["info"], ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the info of {numbers} must hold what JSON knows: {error}") from error
+    for row in rows:
+        row["info"] = json_of_info(row["info"], numbers)
     try:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
     except UnicodeEncodeError as error:

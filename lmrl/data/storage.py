@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lmrl.data.dialogues import episode_from_messages, is_dialogue
-from lmrl.data.records import SCHEMA, episode_from_row, record_from_episode, table_of
+from lmrl.data.records import SCHEMA, episode_from_row, json_of_info, record_from_episode, table_of
 from lmrl.envs.registry import DIALOGUES, task, tasks
 from lmrl.errors import UserError, in_one_line, unknown
 from lmrl.types import Episode
@@ -23,7 +23,6 @@ __all__ = [
     "check_place",
     "checked_suffix",
     "join_shards",
-    "json_line",
     "parquet_batches",
     "played_file",
     "read_dataset",
@@ -199,31 +198,17 @@ def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str
         begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
         file.write(_counted(begin, count))
     for episode in episodes:
-        file.write(json_line(episode, count))
+        record = record_from_episode(episode)
+        json_of_info(record["info"], f"episode {count}")  # all other fields are plain values
+        try:
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        except UnicodeEncodeError as error:
+            raise UserError(f"a text of episode {count} is not valid Unicode: {error}") from error
         count += 1
     if metadata:
         file.seek(0)
         file.write(_counted(begin, count))
     return count
-
-
-def json_line(episode: Episode, number: int) -> bytes:
-    """Return an episode as a line of a JSON Lines file.
-
-    Args:
-        episode: to write.
-        number: of the episode, for the message.
-
-    Raises:
-        UserError: as `write_episodes`.
-    """
-    record = record_from_episode(episode)
-    try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError as error:
-        raise UserError(f"a text of episode {number} is not valid Unicode: {error}") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the info of episode {number} must hold what JSON knows: {error}") from error
 
 
 def _counted(begin: bytes, count: int) -> bytes:

@@ -49,6 +49,7 @@ def test_messages_become_an_episode() -> None:
     episode = episode_from_messages(row, "here")
     assert episode.observations == ("Hi\n", "Bye.\n", "\n") and episode.actions == ("Hello!\n", "Bye!\nSee you.\n")
     assert episode.rewards == (0.0, 2.0) and episode.terminated and episode.info == {"system": "Be kind."}
+    assert episode_from_messages(dialogue("Hi", "Hello!", system=" ", reward=1), "here").info == {}
     cut = episode_from_messages(dialogue("Hi", "Hello!", "Bye", reward=1.5, terminated=False, logprobs=[-2]), "here")
     assert cut.action_logprobs == ((-2.0,),)
     assert cut.observations == ("Hi\n", "Bye\n") and cut.rewards == (1.5,) and cut.truncated
@@ -94,6 +95,8 @@ def test_a_broken_row_is_named_in_one_line(row: dict[str, Any], error: str) -> N
 def test_entries_of_ones_own_are_left_out() -> None:
     row = dialogue("Hi", "Hello", reward=1)
     assert episode_from_messages({**row, "num_messages": 2, "reward_1": 3}, "a") == episode_from_messages(row, "a")
+    several = dialogue("Hi", "Hello", rewards=[1])
+    assert episode_from_messages({**several, "rewarded": True}, "a") == episode_from_messages(several, "a")
 
 
 def test_files_are_described_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,6 +254,26 @@ def test_a_partner_that_gives_up_loses_no_finished_episode(tmp_path: Path, monke
     assert list(read_dataset(tmp_path / "talk.partial.parquet")) == kept, "a shorter try replaces no longer one"
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_an_episode_that_no_file_can_hold_loses_none_before_it(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+    turn = Maze.turn
+
+    def telling(self: Maze, action: str) -> Any:
+        turns.append(action)
+        answer = turn(self, action)
+        return answer._replace(info={**answer.info, "seen": {action}}) if len(turns) > 2_000 else answer
+
+    monkeypatch.setattr(Maze, "turn", telling)
+    out = tmp_path / f"maze.{suffix}"
+    with pytest.raises(UserError, match=r"the episode with seed \d+ must hold what JSON knows: .*; the \d+ episodes"):
+        generate("maze_fo", 200, out=out, progress=False)
+    kept = list(read_dataset(tmp_path / f"maze.partial.{suffix}"))
+    assert not out.exists() and len(kept) > 0
+
+
 _ENDS = [KeyboardInterrupt(), SystemExit(143), RuntimeError("a defect")]
 
 

@@ -192,6 +192,13 @@ def test_missing_strange_and_damaged_files(tmp_path: Path) -> None:
         list(read_episodes(tmp_path / "d.parquet"))
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_an_info_that_json_cannot_hold(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the info of episodes? 0.* must hold what JSON knows: .*set"):
+        write_episodes(tmp_path / f"e.{suffix}", [replace(PLAIN, info={"seen": {1}})])
+    assert os.listdir(tmp_path) == []
+
+
 def test_text_that_is_no_unicode(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a text of episodes 0 to 0 is not valid Unicode"):
         write_episodes(tmp_path / "e.parquet", [replace(PLAIN, actions=("\ud800",))])

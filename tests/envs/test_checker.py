@@ -180,6 +180,17 @@ class SilentAtTheEnd(Count):
         return turn._replace(text="") if self.left == 0 else turn
 
 
+class TellsASet(Count):
+    def turn(self, action: str) -> Turn:
+        turn = super().turn(action)
+        return turn._replace(info={**turn.info, "seen": {action}})
+
+
+class BeginsWithBytes(Count):
+    def begin(self, options: dict[str, Any]) -> Opening:
+        return super().begin(options)._replace(info={"board": b""})
+
+
 class Unpicklable(Count):
     def begin(self, options: dict[str, Any]) -> Opening:
         self.helper = lambda: None
@@ -215,6 +226,8 @@ def test_an_honest_game_obeys() -> None:
         (IntegerReward, FORM, "finite float, got -1"),
         (NoSuccess, FORM, r"info\['success'\] must be a bool"),
         (Endless, FORM, "episodes must end"),
+        (TellsASet, FORM, "info must hold what JSON knows.*set is not JSON serializable"),
+        (BeginsWithBytes, FORM, "info must hold what JSON knows.*bytes is not JSON serializable"),
         (SilentAtFirst, READ, "the first observation of seed 0 is an empty text"),
         (Unseeded, SAME, "differ"),
         (StartForgotten, START, "does not repeat the start"),
