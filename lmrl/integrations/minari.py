@@ -126,6 +126,9 @@ def _free_path(dataset_id: str) -> Any:
         import_module("minari.dataset.minari_dataset").parse_dataset_id(dataset_id)
     except (ValueError, TypeError) as error:  # TypeError: it has no version
         raise UserError(f"minari takes namespace/name-v0 as the id of a dataset, got {dataset_id!r:.80}") from error
+    # Minari takes every folder with a folder `data` for a dataset, and then fails to list any.
+    if "data" in Path(dataset_id).parts[:-1]:
+        raise UserError(f"a namespace of Minari cannot be called data, got {dataset_id!r:.80}")
     path = import_module("minari.storage").get_dataset_path(dataset_id)
     if path.exists():
         raise UserError(f"Minari has a dataset {dataset_id} in {path}; choose another version, or remove it")

@@ -88,6 +88,14 @@ def test_an_id_that_minari_does_not_take_is_refused(wrong: str, tmp_path: Path, 
     assert not store.exists()
 
 
+@pytest.mark.parametrize("wrong", ["data/x-v0", "lmrl/data/x-v0"])
+def test_a_namespace_that_breaks_the_list_of_minari_is_refused(wrong: str, tmp_path: Path, store: Path) -> None:
+    write_episodes(tmp_path / "odd.jsonl", [SAMPLED])
+    with pytest.raises(UserError, match="a namespace of Minari cannot be called data"):
+        export_minari(tmp_path / "odd.jsonl", wrong)
+    assert not store.exists()
+
+
 def test_a_broken_file_leaves_nothing(tmp_path: Path, store: Path) -> None:
     other = Episode("maze_fo", ("over\n",), (), (), True, False)
     zero = replace(SAMPLED, observations=("a\0b", "", ""))
