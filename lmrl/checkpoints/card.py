@@ -81,7 +81,9 @@ def _table(rows: Mapping[str, Any]) -> str:
     lines = ["| what | value |", "|---|---|"]
     for name, value in rows.items():
         if value is not None and name != "learned_from":  # hashes
-            lines.append(f"| {name} | `{json.dumps(value)}` |")
+            # A pipe would end the cell, also within a code span.
+            shown = json.dumps(value).replace("|", r"\|")
+            lines.append(f"| {name} | `{shown}` |")
     return "\n".join(lines)
 
 

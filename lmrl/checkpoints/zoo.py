@@ -18,13 +18,15 @@ from lmrl.errors import UserError, unknown
 from lmrl.utils.files import json_of_file
 
 __all__ = [
-    "GET_ZOO", "ZOO_FILE", "ZOO_PREFIX", "ZooPolicy", "file_hashes", "zoo_folder", "zoo_policies", "zoo_policy",
+    "GET_ZOO", "ZOO_FILE", "ZOO_NAME", "ZOO_PREFIX", "ZooPolicy", "file_hashes", "zoo_folder", "zoo_policies",
+    "zoo_policy",
 ]  # fmt: skip
 
 ZOO_PREFIX = "zoo:"
 """The names of policies of the zoo begin with it."""
 ZOO_FILE = "zoo.json"
-_NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
+ZOO_NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
+"""What stands after the prefix, and the folder of the policy."""
 _SETTINGS = {"temperature", "top_p", "beta"}
 _SCORES = ("episodes", "seed", "return_mean", "return_ci", "normalized", "normalized_ci", "success_rate")
 
@@ -70,7 +72,7 @@ def zoo_policies(task: str | None = None) -> list[str]:
     policies = []
     for file in sorted(folder.glob(f"*/*/{ZOO_FILE}")):
         name = "/".join(file.parts[-3:-1])
-        if _NAME.fullmatch(name) and task in (None, name.partition("/")[0]):
+        if ZOO_NAME.fullmatch(name) and task in (None, name.partition("/")[0]):
             policies.append(f"{ZOO_PREFIX}{name}")
     return policies
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from lmrl.checkpoints.export import read_manifest
-from lmrl.checkpoints.zoo import ZOO_FILE, file_hashes, zoo_policy
+from lmrl.checkpoints.zoo import ZOO_FILE, ZOO_NAME, file_hashes, zoo_policy
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.evaluation.evaluate import default_episodes, evaluate
@@ -73,7 +73,10 @@ def zoo_add_command(
     task = find_trained(run).task
     if task is None or not run.is_dir():
         raise UserError(f"the zoo takes runs that say which task they learned; {run} does not")
-    folder = to / registry.task(task).name / run.resolve().name
+    name = f"{registry.task(task).name}/{run.resolve().name}"
+    if ZOO_NAME.fullmatch(name) is None:
+        raise UserError(f"names in the zoo have small letters, digits and _ alone, got {name!r}: rename the folder")
+    folder = to / name
     is_policy = (folder / ZOO_FILE).is_file()
     own = [ZOO_FILE, *read_manifest(folder).get("files", ())] if is_policy else ()
     check_may_replace(folder, own, "policy of the zoo", inputs=[run])
@@ -84,11 +87,11 @@ def zoo_add_command(
         loaded = load_policy(new, task, **dict[str, Any](settings))
         scores = evaluate(loaded, task, count, seed).scores()
         kept = {key: value for key, value in {**scores, "seed": seed}.items() if key in _KEPT}
-        _add_to_card(new / "README.md", f"zoo:{task}/{folder.name}", kept, settings)
+        _add_to_card(new / "README.md", f"zoo:{name}", kept, settings)
         record: dict[str, Any] = {"settings": settings, "scores": kept, "files": file_hashes(new)}
         write_json(record, new / ZOO_FILE)
     low, high = kept["normalized_ci"]
-    print(f"zoo:{task}/{folder.name}: normalised {kept['normalized']:.1f} [{low:.1f}, {high:.1f}], in {folder}")
+    print(f"zoo:{name}: normalised {kept['normalized']:.1f} [{low:.1f}, {high:.1f}], in {folder}")
 
 
 def _write_half(run: Path, folder: Path) -> None:

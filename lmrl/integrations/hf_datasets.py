@@ -13,6 +13,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from lmrl.data.records import SCHEMA, episode_from_row, table_of
 from lmrl.data.storage import read_episodes
+from lmrl.envs.outside import named_task
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.trl.tools import TaskEnvironment, answer, opening
@@ -110,9 +111,10 @@ def prompts_dataset(name: str, size: int, seed: int = 0, **env: Any) -> "Dataset
         env: arguments of the environment, where the rules depend on them.
 
     Raises:
-        UserError: `datasets` is missing, for a task without prompts, or a size below 1.
+        UserError: `datasets` is missing, for an unknown task or one without prompts, or a size below 1.
     """
-    prompt = _prompt(name, env)
+    # The user names the task here. A file of episodes does not: `conversations_dataset` opens no address.
+    prompt = _prompt(named_task(name).name, env)
     rows = []
     for start in _seeds(size, seed):
         rows.append({"prompt": prompt, "seed": start, "environment": name})

@@ -22,7 +22,7 @@ from lmrl.envs.registry import recorded_arguments
 from lmrl.errors import UserError
 from lmrl.types import Episode
 from lmrl.utils.configuration import env_arguments
-from lmrl.utils.files import parse_json, remove, replacing_folder
+from lmrl.utils.files import locked, parse_json, remove, replacing_folder
 
 __all__ = ["episodes_from_minari", "export_command", "export_minari"]
 
@@ -71,7 +71,9 @@ def export_minari(
         facts |= {"ref_min_score": task.own_scale.random, "ref_max_score": task.own_scale.best}
     buffers = map(_buffer, count(), read_dataset(file))  # one at a time: the file may be larger than memory
     # A half-written dataset loads as an empty one. Minari lists no hidden folders, so it is made in one.
-    with replacing_folder(path) as new, _datasets_in(new):
+    with locked(path, "Minari dataset"), replacing_folder(path) as new, _datasets_in(new):
+        if path.exists():  # another process has written it since the check
+            raise _taken(dataset_id, path)
         with warnings.catch_warnings():  # what else a dataset for the public would have
             warnings.filterwarnings("ignore", category=UserWarning, module="minari")
             package.create_dataset_from_buffers(dataset_id, buffers, env=spec, data_format="hdf5", **spaces, **facts)
@@ -126,10 +128,17 @@ def _free_path(dataset_id: str) -> Any:
         import_module("minari.dataset.minari_dataset").parse_dataset_id(dataset_id)
     except (ValueError, TypeError) as error:  # TypeError: it has no version
         raise UserError(f"minari takes namespace/name-v0 as the id of a dataset, got {dataset_id!r:.80}") from error
+    # Minari takes every folder with a folder `data` for a dataset, and then fails to list any.
+    if "data" in Path(dataset_id).parts[:-1]:
+        raise UserError(f"a namespace of Minari cannot be called data, got {dataset_id!r:.80}")
     path = import_module("minari.storage").get_dataset_path(dataset_id)
     if path.exists():
-        raise UserError(f"Minari has a dataset {dataset_id} in {path}; choose another version, or remove it")
+        raise _taken(dataset_id, path)
     return path
+
+
+def _taken(dataset_id: str, path: Path) -> UserError:
+    return UserError(f"Minari has a dataset {dataset_id} in {path}; choose another version, or remove it")
 
 
 def _spaces(file: str | os.PathLike[str]) -> dict[str, Text]:

@@ -40,6 +40,11 @@ def test_scores_come_with_their_intervals_and_origin() -> None:
     assert "Not evaluated yet." in model_card(FACTS, None, guided=True)
 
 
+def test_a_pipe_does_not_end_a_cell_of_the_table() -> None:
+    card = model_card({**FACTS, "system": "yes|no", "header": "<|assistant|>"}, None, guided=True)
+    assert r'| system | `"yes\|no"` |' in card and r'| header | `"<\|assistant\|>"` |' in card
+
+
 def test_only_learned_values_need_the_processor() -> None:
     guided = model_card(FACTS, None, guided=True)
     plain = model_card(FACTS, None, guided=False)

@@ -72,6 +72,15 @@ def test_a_name_stands_wherever_a_policy_is_asked_for(
     assert lmrl.modules.BC(pretrained=NAME).model.config.n_embd == 16
 
 
+def test_a_run_whose_name_the_zoo_would_not_find_is_refused(
+    bc_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(bc_run, tmp_path / "maze_fo" / "bc-2")
+    assert main(["zoo", "add", str(run), "--to", str(tmp_path / "zoo"), "--episodes", "1"]) == 2
+    assert "names in the zoo have small letters, digits and _ alone, got 'maze_fo/bc-2'" in capsys.readouterr().err
+    assert not (tmp_path / "zoo").exists()
+
+
 def test_the_weights_are_those_of_the_run_in_half_precision(here: Path, tuned_run: str) -> None:
     ours = load_module(NAME).state_dict()
     theirs = load_module(tuned_run).state_dict()

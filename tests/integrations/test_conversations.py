@@ -7,7 +7,7 @@ import pytest
 
 from lmrl.data import generate
 from lmrl.data.storage import read_episodes
-from lmrl.envs import tasks
+from lmrl.envs import registry, tasks
 from lmrl.envs.registry import chat_prompt
 from lmrl.errors import UserError
 from lmrl.integrations.hf_datasets import conversations_dataset, prompts_dataset
@@ -30,8 +30,18 @@ def test_prompts_begin_other_episodes_than_evaluations_do() -> None:
     )
     with pytest.raises(UserError, match="size must be at least 1"):
         prompts_dataset("wordle", 0)
-    with pytest.raises(UserError, match="unknown task with prompts 'sudoku'"):
+    with pytest.raises(UserError, match="unknown task 'sudoku'"):
         prompts_dataset("sudoku", 1)
+
+
+def test_prompts_of_a_game_of_others_need_no_call_before() -> None:
+    pytest.importorskip("websockets")
+    name = "openenv:http://127.0.0.1:9"
+    assert name not in registry._TASKS
+    try:
+        assert prompts_dataset(name, 2)["environment"] == [name] * 2
+    finally:
+        registry._TASKS.pop(name, None)
 
 
 @cases("task", tasks())

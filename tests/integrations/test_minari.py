@@ -14,6 +14,7 @@ from lmrl.data.storage import read_episodes, write_episodes
 from lmrl.envs import registry
 from lmrl.errors import UserError
 from lmrl.types import Episode
+from lmrl.utils.files import locked
 
 minari: Any = pytest.importorskip("minari", reason="needs Minari: pip install 'lmrl[minari]'")
 pytest.importorskip("h5py", reason="Minari keeps datasets in HDF5: pip install 'lmrl[minari]'")
@@ -86,6 +87,24 @@ def test_an_id_that_minari_does_not_take_is_refused(wrong: str, tmp_path: Path, 
     with pytest.raises(UserError, match="minari takes namespace/name-v0"):
         export_minari(tmp_path / "odd.jsonl", wrong)
     assert not store.exists()
+
+
+@pytest.mark.parametrize("wrong", ["data/x-v0", "lmrl/data/x-v0"])
+def test_a_namespace_that_breaks_the_list_of_minari_is_refused(wrong: str, tmp_path: Path, store: Path) -> None:
+    write_episodes(tmp_path / "odd.jsonl", [SAMPLED])
+    with pytest.raises(UserError, match="a namespace of Minari cannot be called data"):
+        export_minari(tmp_path / "odd.jsonl", wrong)
+    assert not store.exists()
+
+
+def test_two_processes_do_not_write_one_dataset(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_episodes(tmp_path / "odd.jsonl", [SAMPLED], {"task": "maze_fo"})
+    with locked(store / "lmrl" / "odd-v0"), pytest.raises(UserError, match=r"Minari dataset .* is in use by"):
+        export_minari(tmp_path / "odd.jsonl", "lmrl/odd-v0")
+    (store / "lmrl" / "odd-v0" / "data").mkdir(parents=True)
+    monkeypatch.setattr("lmrl.integrations.minari._free_path", lambda dataset_id: store / dataset_id)
+    with pytest.raises(UserError, match=r"Minari has a dataset lmrl/odd-v0"):
+        export_minari(tmp_path / "odd.jsonl", "lmrl/odd-v0")
 
 
 def test_a_broken_file_leaves_nothing(tmp_path: Path, store: Path) -> None:

@@ -27,7 +27,7 @@ from lmrl.evaluation.result_json import read_json, write_json
 from lmrl.evaluation.run_folder import check_evaluation_folder, record_evaluation
 from lmrl.report.wording import duration, label, number
 from lmrl.utils.consoles import table_console
-from lmrl.utils.files import check_may_replace, replacing_folder
+from lmrl.utils.files import check_may_replace, locked, replacing_folder
 
 __all__ = ["symbolic_command"]
 
@@ -83,7 +83,7 @@ def _learn_and_evaluate(name: str, target: Path, data: Path, seed: int, steps: i
     is_own = str(fit.get("command")).startswith("lmrl symbolic ")
     check_may_replace(target, _WRITTEN if is_own else (), "symbolic learner", inputs=[data])
     check_evaluation_folder(target / "evaluation")
-    with replacing_folder(target) as folder:
+    with locked(target, "run folder"), replacing_folder(target) as folder:
         began = monotonic()
         policy = _learn(name, folder, data, seed, steps)
         seconds = monotonic() - began

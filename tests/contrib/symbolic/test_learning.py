@@ -30,6 +30,7 @@ from lmrl.evaluation.loading import load_policy
 from lmrl.evaluation.records import read_record_curves, read_records
 from lmrl.evaluation.result_json import read_json
 from lmrl.modules import load_module
+from lmrl.utils.files import locked
 
 GRID = Grid(LAYOUTS["double_t_maze"])
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -159,6 +160,16 @@ def test_the_slow_copy_goes_its_share_of_the_way_in_each_step(data: Path) -> Non
     for slow, fast, first in zip(module.target_q.parameters(), module.q.parameters(), before, strict=True):
         assert not torch.equal(fast, first)
         torch.testing.assert_close(slow, 0.75 * first + 0.25 * fast)
+
+
+def test_a_folder_that_another_command_writes_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["symbolic", "--algorithms", "q_offline", "--data", str(data), "--episodes", "1"]
+    with locked("runs/maze_fo/symbolic_q_offline"):
+        assert main(words) == 2
+    assert "run folder runs/maze_fo/symbolic_q_offline is in use by process" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
