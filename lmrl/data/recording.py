@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmrl import policies
-from lmrl.data.storage import check_place, differences, json_line, read_episodes, read_metadata, write_episodes
+from lmrl.data.storage import check_place, differences, read_episodes, read_metadata, write_episodes
 from lmrl.envs.base import TextEnv
 from lmrl.envs.registry import make_policy, policy_names, recording, task
 from lmrl.envs.task import Recording
@@ -322,7 +322,7 @@ class _SignalsBetweenEpisodes:
 
 
 class _Finished:
-    """Yields episodes until the play breaks off, or one cannot be written, and keeps the reason."""
+    """Yields episodes until the play breaks off, and keeps the reason."""
 
     def __init__(self, played: Iterable[Episode], signals: _SignalsBetweenEpisodes) -> None:
         self._played = iter(played)
@@ -330,15 +330,12 @@ class _Finished:
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[Episode]:
-        number = 0
         while True:
             try:
                 self._signals.deliver()
                 self._signals.is_playing = True
                 episode = next(self._played, None)
                 self._signals.is_playing = False
-                if episode is not None:
-                    json_line(episode, number)
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._signals.is_playing = False
                 self.error = error
@@ -346,7 +343,6 @@ class _Finished:
             if episode is None:
                 return
             yield episode
-            number += 1
 
 
 def _episodes(chunks: Sequence[_Chunk], workers: int | None, ray: str | None) -> Iterator[Episode]:

@@ -23,7 +23,6 @@ __all__ = [
     "check_place",
     "checked_suffix",
     "join_shards",
-    "json_line",
     "parquet_batches",
     "played_file",
     "read_dataset",
@@ -52,8 +51,7 @@ def write_episodes(
         metadata: JSON-like facts about the whole file, for `read_metadata`.
 
     Raises:
-        UserError: for another suffix, a text that is not valid Unicode, a reward that is not finite, or an ``info``
-            that JSON cannot hold.
+        UserError: for another suffix, a text that is not valid Unicode, or a reward that is not finite.
     """
     path = Path(path)
     write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[checked_suffix(path)]
@@ -199,31 +197,16 @@ def _write_jsonl(file: BinaryIO, episodes: Iterable[Episode], metadata: dict[str
         begin = json.dumps({_HEADER: metadata}).encode()[:-1] + b", " + json.dumps(_COUNT).encode() + b": "
         file.write(_counted(begin, count))
     for episode in episodes:
-        file.write(json_line(episode, count))
+        record = json.dumps(record_from_episode(episode), ensure_ascii=False)
+        try:
+            file.write(record.encode() + b"\n")
+        except UnicodeEncodeError as error:
+            raise UserError(f"a text of episode {count} is not valid Unicode: {error}") from error
         count += 1
     if metadata:
         file.seek(0)
         file.write(_counted(begin, count))
     return count
-
-
-def json_line(episode: Episode, number: int) -> bytes:
-    """Return an episode as a line of a JSON Lines file.
-
-    Args:
-        episode: to write.
-        number: of the episode, for the message.
-
-    Raises:
-        UserError: as `write_episodes`.
-    """
-    record = record_from_episode(episode)
-    try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError as error:
-        raise UserError(f"a text of episode {number} is not valid Unicode: {error}") from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the info of episode {number} must hold what JSON knows: {error}") from error
 
 
 def _counted(begin: bytes, count: int) -> bytes:
