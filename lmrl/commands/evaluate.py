@@ -209,13 +209,18 @@ def _tuned_sampling(spec: PolicySpec, given: Mapping[str, Any]) -> dict[str, Any
     """Return the sampling settings that `lmrl tune` has chosen, or those of the zoo, over the given ones.
 
     Raises:
-        UserError: a given setting is among those that are chosen.
+        UserError: a given setting is among those that are chosen, or no settings can have been chosen for the policy.
     """
+    if not spec.is_trained:
+        raise UserError(f"{spec.name} is neither a run nor a policy of the zoo: leave out --tuned")
     twice = [name for name in CHOSEN if given[name] is not None]
     if twice:
         raise UserError(f"tuned says what {' and '.join(twice)} should be: give one or the other")
-    tuned = spec.published_settings if spec.kind == "zoo" else tuned_settings(Path(spec.name))
-    return {**given, **tuned}
+    if spec.kind == "trained":
+        return {**given, **tuned_settings(Path(spec.name))}
+    if not spec.published_settings:
+        raise UserError(f"no settings were chosen for {spec.name}: leave out --tuned")
+    return {**given, **spec.published_settings}
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, Any]:

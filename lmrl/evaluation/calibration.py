@@ -97,7 +97,9 @@ def calibration(
     error = values - returns
     bias_ci = interval(partial(_ratio_of_sums, summed(error), summed(np.ones_like(error))))
     correlation = correlation_ci = None
-    if values.std() > 0 and returns.std() > 0:
+    # The standard deviation of equal numbers need not be 0, because their mean is rounded.
+    returns_differ = np.ptp(returns) > 0
+    if np.ptp(values) > 0 and returns_differ:
         # The numbers are standardised first: differences of large squares would be rounded.
         x = (values - values.mean()) / values.std()
         y = (returns - returns.mean()) / returns.std()
@@ -109,7 +111,7 @@ def calibration(
         actions=values.size,
         correlation=correlation,
         correlation_ci=correlation_ci,
-        explained_variance=1.0 - float(error.var() / returns.var()) if returns.std() > 0 else None,
+        explained_variance=1.0 - float(error.var() / returns.var()) if returns_differ else None,
         bias=float(error.mean()),
         bias_ci=bias_ci,
         bins=tuple(table),

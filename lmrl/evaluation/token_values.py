@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,7 +50,7 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
     encoder = encoder_for(module.tokenizer, window)
     for episode in episodes:
         batch = collate(list(segments(module.as_read(episode), encoder, window)))
-        with torch.inference_mode():
+        with torch.inference_mode(), _eval_mode(module):
             numbers = _probability_v_q(module, move_data_to_device(batch, module.device), encoder.end)
         # The batch holds the action tokens of the episode one after the other, as `action_ids` does.
         rows = iter(torch.stack(numbers, dim=1).tolist())
@@ -57,6 +58,17 @@ def token_values(module: LanguageModule, episodes: Iterable[Episode]) -> Iterato
         for ids in action_ids(episode, encoder):
             actions.append([_token_value(encoder, token, next(rows)) for token in ids])
         yield actions
+
+
+@contextmanager
+def _eval_mode(module: LanguageModule) -> Iterator[None]:
+    """Switch dropout off, as in play, and leave the module in the mode that it was in."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 def _token_value(encoder: Encoder, token: int, row: list[float]) -> TokenValue:
@@ -186,7 +198,7 @@ def action_scores(
         batch = collate(parts, bootstrap=False, after=True)
         assert batch.turn_end is not None
         turns = turns_of(batch.turn_end)
-        with torch.inference_mode():
+        with torch.inference_mode(), _eval_mode(module):
             moved = move_data_to_device(batch, module.device)
             outputs = _policy_and_values(module, moved, encoder.end, beta)
             chosen = outputs.logits[moved.state]  # (N, vocabulary) where the action tokens are chosen

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lmrl import policies, utils
 from lmrl.checkpoints.reading import weights_of
+from lmrl.checkpoints.run_files import has_run
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
 from lmrl.evaluation.loading import PolicySpec
@@ -124,12 +125,13 @@ def tuned_settings(run: Path) -> dict[str, float]:
     """Return the best settings of a run, which `tune` has written.
 
     Args:
-        run: a run folder, or the folder of a policy that is kept in one: ``best``, ``at_25``.
+        run: a run folder, or a checkpoint or policy that is kept in one: ``last.ckpt``, ``best``, ``at_25``.
 
     Raises:
         UserError: it was not tuned, or with other weights, or the file holds something else.
     """
-    if not (run / TUNED).is_file() and (run.parent / TUNED).is_file():
+    is_in_run = run.is_file() or (not has_run(run) and has_run(run.parent))
+    if is_in_run and not (run / TUNED).is_file():
         run = run.parent
     record = read_json(run / TUNED)
     settings = record.get("settings")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmrl.evaluation import evaluate
-from lmrl.evaluation.token_values import token_values
+from lmrl.evaluation.token_values import action_scores, token_values
 from lmrl.modules import BC, ILQL, MC, LanguageModule
 from lmrl.tokens.encoding import Encoder, Window
 from lmrl.tokens.segments import context
@@ -49,6 +49,22 @@ def test_probabilities_and_values_are_those_of_the_policy(kind: type[LanguageMod
                               episode.action_ids[:turn])  # fmt: skip
             assert tokens[0].v == pytest.approx(policy.state_values([request]).item(), abs=1e-4)
             assert tokens[0].q == pytest.approx(first_q(module, request, episode.action_ids[turn][0]), abs=1e-4)
+
+
+def test_dropout_is_off_also_where_training_has_just_ended(bc_run: str) -> None:
+    """As after `Trainer.fit`, which leaves a module in training mode."""
+    module = BC(pretrained=bc_run, lora={"r": 2, "lora_dropout": 0.5})
+    module.window = Window(tokens=100)
+    for name, parameter in module.named_parameters():
+        if "lora_B" in name:  # which begins at 0
+            torch.nn.init.normal_(parameter)
+    (episode,) = evaluate("random", "maze_fo", 1, env={"max_steps": 3}).episodes
+    (expected,) = token_values(module.eval(), [episode])
+    nll = next(action_scores(module, [episode])).nll
+    module.train()
+    assert [*token_values(module, [episode])] == [expected]
+    assert next(action_scores(module, [episode])).nll.tolist() == nll.tolist()
+    assert all(part.training for part in module.modules())
 
 
 def first_q(module: Any, request: Request, token: int) -> float:

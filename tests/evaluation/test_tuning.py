@@ -89,6 +89,17 @@ def test_what_cannot_be_tuned_is_refused(run: Path, capsys: pytest.CaptureFixtur
     assert "tuned says what temperature should be" in capsys.readouterr().err
 
 
+def test_tuned_is_refused_where_nothing_can_have_been_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        (["maze_fo", "--policy", "random"], "random is neither a run nor a policy of the zoo: leave out --tuned"),
+        (["--policy", str(run / "last.ckpt")], f"{run} has no tuned.json; make it with: lmrl tune {run}"),
+        (["--policy", str(run / "last")], f"{run} has no tuned.json; make it with: lmrl tune {run}"),
+        (["--policy", "zoo:maze_fo/ilql"], "no settings were chosen for zoo:maze_fo/ilql: leave out --tuned"),
+    ):
+        assert main(["evaluate", *words, "--tuned", "--episodes", "1"]) == 2
+        assert capsys.readouterr().err.strip().endswith(told)
+
+
 def test_settings_that_were_chosen_for_other_weights_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tune(run, temperatures=(0.5,), episodes=1)
     assert tuned_settings(run) == {"temperature": 0.5}
