@@ -161,6 +161,7 @@ def test_the_vocabulary_is_the_one_that_is_played(tmp_path: Path) -> None:
         ('{"action": ' + "9" * 5_000 + "}", None),
         (" " * 70_000 + '{"action": "move up"}', None),
         ("<think>" + "x" * 70_000 + '</think>{"action": "move up"}', "move up"),
+        ('{"action": "move left"}? No.\n</think>\n\n{"action": "move up"}', "move up"),
         ("move up", None),
         ("", None),
     ],
@@ -178,6 +179,9 @@ def test_json_replies(answer: str, action: str | None) -> None:
         ("<think>hm</think>\nSeller: Hello!", "Hello!"),
         ("You:\nmove up", "move up"),
         ("<think>I never stop", None),
+        ("Let me see.\n</think>\n\nmove up", "move up"),
+        ("left? <think>no</think> right?</think>move up", "move up"),
+        ("move up\n<think>or", "move up"),
         ("``` \n'' ", None),
         ("up \ud83d", "up \ufffd"),
         ("x" * 5_000, None),
@@ -349,6 +353,14 @@ def test_a_local_model_plays_and_samples_by_seed(here: Path) -> None:
     assert (told["endpoint"], told["temperature"], told["spent"]["requests"]) == ("local", 1.0, 5)
     with pytest.raises(UserError, match="max_context leaves 122 tokens for a conversation, got one of"):
         chat_policy(name, "maze_fo", max_context=128, max_tokens=6).act(requests)
+
+
+def test_a_thought_that_the_template_opens_and_the_model_never_ends_is_no_action(here: Path) -> None:
+    request = Request(0, 0, first_request("maze_fo").observations)
+    for name, end in (("plain", ""), ("thinks", "<think>\n"), ("ended", "<think>\n\n</think>\n\n")):
+        saved(here / name, f"{_TEMPLATE}{end}")
+        (reply,) = chat_policy(f"local:{name}", "maze_fo", reply="plain", max_tokens=6).act([request])
+        assert (reply.text == "\n") is (name == "thinks")
 
 
 def test_the_longest_answer_of_a_local_model_suits_the_task(here: Path) -> None:

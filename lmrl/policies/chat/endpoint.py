@@ -21,6 +21,7 @@ from lmrl.policies.chat.limits import ChatLimits
 from lmrl.utils.files import parse_json
 
 __all__ = [
+    "THOUGHT",
     "Answer",
     "AskAgain",
     "ChatRetries",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 
+THOUGHT = "<think>"
+"""Opens what a reasoning model says aloud before its answer."""
+_END_OF_THOUGHT = "</think>"
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f]")  # all but white space
 
@@ -45,7 +49,8 @@ def mended(text: str) -> str:
 
 def without_thoughts(answer: str) -> str:
     """The answer without what a reasoning model says aloud first; nothing if it never stopped thinking."""
-    return _THOUGHTS.sub("", answer)
+    # Some chat templates open the thought in the prompt, so that the answer holds its end alone.
+    return _THOUGHTS.sub("", answer).rpartition(_END_OF_THOUGHT)[2]
 
 
 _SHOWN = 200  # characters of what came that an error shows

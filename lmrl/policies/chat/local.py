@@ -13,6 +13,7 @@ from lmrl.errors import UserError
 from lmrl.models.lm import build_lm, positions_of
 from lmrl.models.tokenizer import load_tokenizer
 from lmrl.policies.chat.client import Messages
+from lmrl.policies.chat.endpoint import THOUGHT
 from lmrl.tokens.encoding import render_chat
 
 __all__ = ["LocalChat"]
@@ -60,7 +61,7 @@ class LocalChat:
         self._tokens = 0
 
     def complete(self, batch: Sequence[Messages], seeds: Sequence[int] | None = None) -> list[str]:
-        """One answer for each conversation.
+        """One answer for each conversation. It begins with the thought that the chat template has opened, if any.
 
         Args:
             batch: conversations.
@@ -69,7 +70,8 @@ class LocalChat:
         Raises:
             UserError: a conversation and the longest answer do not fit into ``max_context``, or the template fails.
         """
-        contexts = [self._context(messages) for messages in batch]
+        prompts = [self._prompt(messages) for messages in batch]
+        contexts = [list(self._tokenizer.encode(prompt, add_special_tokens=False)) for prompt in prompts]
         room = self._decoder.engine.max_length - self._settings.max_new_tokens
         longest = max(map(len, contexts), default=0)
         if longest > room:
@@ -78,7 +80,9 @@ class LocalChat:
         answers = list[str]()
         for first in range(0, len(batch), self.slots):
             answers += self._answer(contexts[first : first + self.slots], given[first : first + self.slots])
-        return answers
+        # Then an answer that never ends its thought holds no action.
+        opened = [prompt.rstrip().endswith(THOUGHT) for prompt in prompts]
+        return [THOUGHT + answer if opens else answer for answer, opens in zip(answers, opened, strict=True)]
 
     def describe(self) -> dict[str, Any]:
         """Model and settings: what answers depend on."""
@@ -93,19 +97,16 @@ class LocalChat:
         """Return the usage so far: ``requests`` and ``tokens`` of prompts and answers."""
         return {"requests": self._requests, "tokens": self._tokens}
 
-    def _context(self, messages: Messages) -> list[int]:
+    def _prompt(self, messages: Messages) -> str:
         try:
-            return self._told(messages)
+            return render_chat(self._tokenizer, messages)
         except TemplateError:  # templates that know no system message
             system, user, *rest = messages
             both = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
         try:
-            return self._told([both, *rest])
+            return render_chat(self._tokenizer, [both, *rest])
         except TemplateError as error:
             raise UserError(f"the chat template of {self.path!r} fails: {error}") from error
-
-    def _told(self, messages: Messages) -> list[int]:
-        return list(self._tokenizer.encode(render_chat(self._tokenizer, messages), add_special_tokens=False))
 
     def _answer(self, contexts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[str]:
         samples = self._decoder.generate(range(len(contexts)), contexts, seeds, [0] * len(contexts), self._settings)
