@@ -323,7 +323,7 @@ class _SignalsBetweenEpisodes:
 
 
 class _Finished:
-    """Yields episodes until the play breaks off, and keeps the reason."""
+    """Yields episodes until the play breaks off, or one cannot be written, and keeps the reason."""
 
     def __init__(self, played: Iterable[Episode], signals: _SignalsBetweenEpisodes) -> None:
         self._played = iter(played)

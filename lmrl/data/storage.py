@@ -51,7 +51,8 @@ def write_episodes(
         metadata: JSON-like facts about the whole file, for `read_metadata`.
 
     Raises:
-        UserError: for another suffix, a text that is not valid Unicode, or a reward that is not finite.
+        UserError: for another suffix, a text that is not valid Unicode, a reward that is not finite, or an ``info``
+            that JSON cannot hold.
     """
     path = Path(path)
     write = {".parquet": _write_parquet, ".jsonl": _write_jsonl}[checked_suffix(path)]

@@ -1,6 +1,7 @@
 """The laws that every environment obeys, and a test of any environment against them."""
 
 import copy
+import json
 import math
 import pickle
 import random
@@ -184,9 +185,17 @@ def _check_form(trial: Trial, turn: Any) -> None:
     are_flags = isinstance(terminated, bool) and isinstance(truncated, bool)
     trial.require(are_flags, f"terminated and truncated must be bool, got {terminated!r} and {truncated!r}")
     trial.require(isinstance(info, dict), f"info must be a dict, got {info!r:.80}")
+    _check_json(trial, info)
     # Whether the task is solved has to be known at the end only.
     for key in ("illegal", "success") if terminated or truncated else ("illegal",):
         trial.require(isinstance(info.get(key), bool), f"info[{key!r}] must be a bool, got {info.get(key)!r}")
+
+
+def _check_json(trial: Trial, info: dict[str, Any]) -> None:
+    try:
+        json.dumps(info)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LawBroken(trial.law, f"info must hold what JSON knows, as files of episodes do: {error}") from error
 
 
 _EPISODES = 8  # for each law
@@ -252,6 +261,7 @@ def _form(trial: Trial) -> None:
     named = isinstance(info, dict) and {"seed", "task_id", "start"} <= set(info)
     trial.require(named, "info after reset must have seed, task_id and start")
     trial.require("reward" not in info, "reset must not give a reward")
+    _check_json(trial, info)
     for index in range(_EPISODES):
         trial.play(index)
 
