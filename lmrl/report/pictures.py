@@ -125,8 +125,7 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
                     continue
                 curve = _one_per_step(curves[key])
                 smoothed = curve if key.startswith("eval/") else _smoothed(curve)
-                shade = _TERMS[number % len(_TERMS)]
-                dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
+                shade, dashes = _style(number)
                 positions = _positions(name, curves, key, curve.steps, along)
                 # A line of one point would not be seen.
                 marker = "o" if len(curve.values) == 1 else "None"
@@ -138,6 +137,11 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
                 drawn += 1
             _frame(axis, key, "", drawn, _STEPS if along is None else along.unit)
         figure.savefig(path)
+
+
+def _style(number: int) -> tuple[str, str]:
+    """Return colour and dashes of one of many lines: colours are repeated with other dashes."""
+    return _TERMS[number % len(_TERMS)], _DASHES[number // len(_TERMS) % len(_DASHES)]
 
 
 def _one_per_step(curve: Curve) -> Curve:
@@ -194,9 +198,12 @@ def plot_health(runs: Mapping[str, Curves], path: Path) -> None:
         longest = max(curve.steps[-1] for curves in runs.values() for curve in curves.values())
         for axis, (sign, title) in zip(axes, _SIGNS.items(), strict=True):
             drawn = 0
-            for shade, (name, curves) in zip(_TERMS, runs.items(), strict=False):
+            for number, (name, curves) in enumerate(runs.items()):
                 if f"health/{sign}" in curves:
-                    _plot_smoothed(axis, curves[f"health/{sign}"], color=shade, linewidth=1.4, label=name)
+                    shade, dashes = _style(number)
+                    _plot_smoothed(
+                        axis, curves[f"health/{sign}"], color=shade, linestyle=dashes, linewidth=1.4, label=name
+                    )
                     drawn += 1
             axis.set_title(title)
             axis.set_xlabel(EPISODES.unit)
@@ -269,8 +276,10 @@ def _returns(curves: Curves) -> Curve | None:
 
 def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
     terms = sorted(filter(_is_term, curves))
-    for shade, column in zip(_TERMS, terms, strict=False):
-        _plot_smoothed(axis, curves[column], color=shade, linewidth=1.2, label=column.rsplit("/", 1)[-1])
+    for number, column in enumerate(terms):
+        shade, dashes = _style(number)
+        name_of_term = column.rsplit("/", 1)[-1]
+        _plot_smoothed(axis, curves[column], color=shade, linestyle=dashes, linewidth=1.2, label=name_of_term)
     total = "sum" if terms else "loss"
     for column, words, dashes in (("train/loss", total, "-"), ("val/loss", f"{total}, held-out episodes", ":")):
         if column in curves:

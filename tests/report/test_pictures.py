@@ -40,6 +40,22 @@ def test_an_evaluation_stands_at_the_episodes_that_its_policy_has_learned_from(
     assert drawn == [([64, 128, 128], [5, 6, 7])]
 
 
+def test_each_of_many_runs_has_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    styles = set()
+    plot = Axes.plot
+
+    def noted(axis: Axes, *points: Any, **settings: Any) -> Any:
+        styles.add((settings["color"], settings.get("linestyle")))
+        return plot(axis, *points, **settings)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    plot_health({str(n): {"health/return": Curve([1, 2], [0.0, n])} for n in range(8)}, tmp_path / "a.png")
+    assert len(styles) == 8
+    styles.clear()
+    plot_losses({"bc": {f"bc/{n}_loss": Curve([1, 2], [0.0, 1.0]) for n in "abcdefgh"}}, tmp_path / "b.png")
+    assert len(styles) == 8
+
+
 def test_what_is_smoothed_is_drawn_as_it_was_logged_too_and_evaluations_are_not_smoothed(
     tmp_path: Path, drawn: list[tuple[list[float], list[float]]]
 ) -> None:
