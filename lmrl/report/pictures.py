@@ -393,8 +393,8 @@ def _draw_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterat
         yield out / "scores.png"
     panels = {}
     for task, policies in scores.items():
-        trained_here = [name for name in ordered(policies) if policies[name].by_seed]
-        above_bc = improvements(policies, trained_here)
+        players = [name for name in ordered(policies) if policies[name].by_seed]  # all but the dataset
+        above_bc = improvements(policies, players)
         if above_bc:
             panels[task] = above_bc
     if panels:

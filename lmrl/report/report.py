@@ -45,15 +45,15 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
     over_bc = []
     for task, policies in scores.items():
         constants[task] = _constants(task)
-        trained = []
+        players = []
         for name in ordered(policies):
             score = policies[name]
             cells.append(_cell(score))
             if score.tuned is not None:
                 cells.append(_cell(score.tuned))
-            if score.by_seed:
-                trained.append(name)
-        for improvement in improvements(policies, trained):
+            if score.by_seed:  # all but the dataset
+                players.append(name)
+        for improvement in improvements(policies, players):
             over_bc.append({"task": task, **improvement._asdict()})
     names = [name for name in columns(scores, made["algorithms"]) if name != DATA]
     record = {
