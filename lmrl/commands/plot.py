@@ -20,6 +20,8 @@ def plot_command(
 ) -> None:
     """Draw what runs have logged: a panel for each key, a line for each run.
 
+    Long curves are running means, with the logged values as a faint background. Evaluations are not smoothed.
+
     Args:
         runs: run folders, or metrics.csv files.
         curves: logged keys, e.g. eval/maze_fo/return_mean ilql/q_loss; default: returns in evaluation and in rounds,

@@ -85,7 +85,7 @@ def offline_rl(scores: Mapping[str, Mapping[str, Score]]) -> tuple[Table, str]:
                 readings[reading] += 1
         # Only readings over seeds are statements about methods.
         over_seeds = readings["higher"] + readings["lower"] + readings[_UNCLEAR]
-        if readings:
+        if over_seeds:
             higher = readings["higher"]
             counts.append(f"{label(name)} is higher in {higher} of the {over_seeds} tasks with such seeds")
     words = f"Over training seeds, three or more of both: {', '.join(counts)}."

@@ -31,6 +31,8 @@ _STEPS = "optimizer step"
 _EXCESS = "val/bc/excess"
 # The palette of Okabe and Ito, distinct for all common kinds of colour vision.
 _DASHES = ("-", "--", ":", "-.")
+_AS_LOGGED: dict[str, Any] = {"linewidth": 0.6, "alpha": 0.3}
+"""Of a curve behind its running mean."""
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -121,18 +123,25 @@ def plot_runs(runs: Mapping[str, Curves], keys: Sequence[str], path: Path, along
             for number, (name, curves) in enumerate(runs.items()):
                 if key not in curves:
                     continue
-                curve = _smoothed(_one_per_step(curves[key]))
-                shade = _TERMS[number % len(_TERMS)]
-                dashes = _DASHES[number // len(_TERMS) % len(_DASHES)]
+                curve = _one_per_step(curves[key])
+                smoothed = curve if key.startswith("eval/") else _smoothed(curve)
+                shade, dashes = _style(number)
                 positions = _positions(name, curves, key, curve.steps, along)
                 # A line of one point would not be seen.
                 marker = "o" if len(curve.values) == 1 else "None"
+                if smoothed is not curve:
+                    axis.plot(positions, curve.values, color=shade, **_AS_LOGGED)
                 axis.plot(
-                    positions, curve.values, color=shade, linestyle=dashes, linewidth=1.4, marker=marker, label=name
+                    positions, smoothed.values, color=shade, linestyle=dashes, linewidth=1.4, marker=marker, label=name
                 )
                 drawn += 1
             _frame(axis, key, "", drawn, _STEPS if along is None else along.unit)
         figure.savefig(path)
+
+
+def _style(number: int) -> tuple[str, str]:
+    """Return colour and dashes of one of many lines: colours are repeated with other dashes."""
+    return _TERMS[number % len(_TERMS)], _DASHES[number // len(_TERMS) % len(_DASHES)]
 
 
 def _one_per_step(curve: Curve) -> Curve:
@@ -189,9 +198,12 @@ def plot_health(runs: Mapping[str, Curves], path: Path) -> None:
         longest = max(curve.steps[-1] for curves in runs.values() for curve in curves.values())
         for axis, (sign, title) in zip(axes, _SIGNS.items(), strict=True):
             drawn = 0
-            for shade, (name, curves) in zip(_TERMS, runs.items(), strict=False):
+            for number, (name, curves) in enumerate(runs.items()):
                 if f"health/{sign}" in curves:
-                    axis.plot(*_smoothed(curves[f"health/{sign}"]), color=shade, linewidth=1.4, label=name)
+                    shade, dashes = _style(number)
+                    _plot_smoothed(
+                        axis, curves[f"health/{sign}"], color=shade, linestyle=dashes, linewidth=1.4, label=name
+                    )
                     drawn += 1
             axis.set_title(title)
             axis.set_xlabel(EPISODES.unit)
@@ -264,14 +276,14 @@ def _returns(curves: Curves) -> Curve | None:
 
 def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
     terms = sorted(filter(_is_term, curves))
-    for shade, column in zip(_TERMS, terms, strict=False):
-        # The raw curve is a faint background of the smoothed one.
-        axis.plot(*curves[column], color=shade, linewidth=0.6, alpha=0.3)
-        axis.plot(*_smoothed(curves[column]), color=shade, linewidth=1.2, label=column.rsplit("/", 1)[-1])
+    for number, column in enumerate(terms):
+        shade, dashes = _style(number)
+        name_of_term = column.rsplit("/", 1)[-1]
+        _plot_smoothed(axis, curves[column], color=shade, linestyle=dashes, linewidth=1.2, label=name_of_term)
     total = "sum" if terms else "loss"
     for column, words, dashes in (("train/loss", total, "-"), ("val/loss", f"{total}, held-out episodes", ":")):
         if column in curves:
-            axis.plot(*_smoothed(curves[column]), color="#222222", linewidth=1.6, linestyle=dashes, label=words)
+            _plot_smoothed(axis, curves[column], color="#222222", linewidth=1.6, linestyle=dashes, label=words)
             terms.append(column)
     # Values that differ by more than a factor of 30 get a logarithmic scale.
     if terms:
@@ -285,6 +297,14 @@ def _loss_panel(axis: Axes, name: str, curves: Curves) -> None:
 def _is_term(column: str) -> bool:
     """Whether a column is a term of a training loss: ``ilql/q_loss``, not ``val/ilql/q_loss`` or ``train/loss``."""
     return column.count("/") == 1 and column.endswith("_loss") and not column.startswith("val/")
+
+
+def _plot_smoothed(axis: Axes, curve: Curve, color: str, **style: Any) -> None:
+    """Draw a smoothed curve, and the curve as it was logged as its faint background."""
+    smoothed = _smoothed(curve)
+    if smoothed is not curve:
+        axis.plot(*curve, color=color, **_AS_LOGGED)
+    axis.plot(*smoothed, color=color, **style)
 
 
 def _smoothed(curve: Curve, parts: int = 40) -> Curve:
@@ -373,8 +393,8 @@ def _draw_scores(scores: Mapping[str, Mapping[str, Score]], out: Path) -> Iterat
         yield out / "scores.png"
     panels = {}
     for task, policies in scores.items():
-        trained_here = [name for name in ordered(policies) if policies[name].by_seed]
-        above_bc = improvements(policies, trained_here)
+        players = [name for name in ordered(policies) if policies[name].by_seed]  # all but the dataset
+        above_bc = improvements(policies, players)
         if above_bc:
             panels[task] = above_bc
     if panels:

@@ -45,15 +45,15 @@ def write_table(scores: Mapping[str, Mapping[str, Score]], out: Path, made: Mapp
     over_bc = []
     for task, policies in scores.items():
         constants[task] = _constants(task)
-        trained = []
+        players = []
         for name in ordered(policies):
             score = policies[name]
             cells.append(_cell(score))
             if score.tuned is not None:
                 cells.append(_cell(score.tuned))
-            if score.by_seed:
-                trained.append(name)
-        for improvement in improvements(policies, trained):
+            if score.by_seed:  # all but the dataset
+                players.append(name)
+        for improvement in improvements(policies, players):
             over_bc.append({"task": task, **improvement._asdict()})
     names = [name for name in columns(scores, made["algorithms"]) if name != DATA]
     record = {
@@ -162,10 +162,10 @@ _WORDS: dict[str, Any] = {
         "the data, which no clone can be below.",
         "Two kinds of interval, never mixed. Over episodes: the training runs are given, and so are the starts where a "
         "task has fixed ones; each run's episodes are resampled, among those of their start where every start was "
-        "played several times (2,000 resamples, 95 % percentiles). Over seeds: for further training "
-        "runs, Student's interval, wide for a few of them; of runs that scored alike it has no width and is left out. "
-        "Differences over seeds are those of runs with the same seed, else Welch's. Success rates have Wilson's "
-        "interval, as if starts were drawn too.",
+        "played several times (95 % percentiles of 2,000 resamples; 10,000 for the scores of a single run). Over "
+        "seeds: for further training runs, Student's interval, wide for a few of them; of runs that scored alike it "
+        "has no width and is left out. Differences over seeds are those of runs with the same seed, else Welch's. "
+        "Success rates have Wilson's interval, as if starts were drawn too.",
         "A reading, higher or lower, is over training seeds where both methods have three or more of the same ones. "
         "Else it is of these runs: how they differ, had they played other games.",
         "IQM is the interquartile mean, here over tasks and seeds; its interval over seeds resamples the seeds of each "

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from lmrl.evaluation.curves import Curve
-from lmrl.report.pictures import EPISODES, plot_returns, plot_runs
+from lmrl.report.pictures import EPISODES, plot_health, plot_losses, plot_returns, plot_runs
 
 
 @pytest.fixture
@@ -38,6 +38,40 @@ def test_an_evaluation_stands_at_the_episodes_that_its_policy_has_learned_from(
     drawn.clear()
     plot_returns({"maze_fo": {"ppo": [curves]}}, tmp_path / "b.png", EPISODES)
     assert drawn == [([64, 128, 128], [5, 6, 7])]
+
+
+def test_each_of_many_runs_has_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    styles = set()
+    plot = Axes.plot
+
+    def noted(axis: Axes, *points: Any, **settings: Any) -> Any:
+        styles.add((settings["color"], settings.get("linestyle")))
+        return plot(axis, *points, **settings)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    plot_health({str(n): {"health/return": Curve([1, 2], [0.0, n])} for n in range(8)}, tmp_path / "a.png")
+    assert len(styles) == 8
+    styles.clear()
+    plot_losses({"bc": {f"bc/{n}_loss": Curve([1, 2], [0.0, 1.0]) for n in "abcdefgh"}}, tmp_path / "b.png")
+    assert len(styles) == 8
+
+
+def test_what_is_smoothed_is_drawn_as_it_was_logged_too_and_evaluations_are_not_smoothed(
+    tmp_path: Path, drawn: list[tuple[list[float], list[float]]]
+) -> None:
+    steps = [*range(100)]
+    values = [float(step % 2) for step in steps]
+    curves = {"train/loss": Curve(steps, values), "eval/maze_fo/return_mean": Curve(steps, values)}
+    plot_runs({"bc": curves}, ["train/loss", "eval/maze_fo/return_mean"], tmp_path / "a.png")
+    logged, smoothed, returns = drawn
+    assert logged == returns == (steps, values)
+    assert smoothed[0] == steps and max(smoothed[1][1:-1]) < 1
+    drawn.clear()
+    plot_health({"ppo": {"health/return": Curve(steps, values)}}, tmp_path / "b.png")
+    assert drawn == [logged, smoothed]
+    drawn.clear()
+    plot_losses({"bc": {"train/loss": Curve(steps, values)}}, tmp_path / "c.png")
+    assert drawn == [logged, smoothed]
 
 
 def test_a_seed_that_fell_stays_in_the_curve(tmp_path: Path, drawn: list[tuple[list[float], list[float]]]) -> None:
