@@ -129,9 +129,10 @@ _MORE = re.compile(
 _LESS = re.compile(
     r"\b(?:smaller|shorter|lighter|tinier|littler|less|cheaper|under|below|fits?|contained|squeezed?|small enough)\b"
 )
-# These compare only with a number ("under a shirt" tells the place), or with "than" a weight or price.
+# These compare only with a number ("under a shirt" tells the place), or with "than" a named size, weight or price.
 _VAGUE = frozenset({"more", "less", "over", "under", "above", "below"})
 _SAME = re.compile(r"\b(?:as (?:big|large|tall|long|heavy|small) as|(?:the|same) size (?:of|as)|size of|sized like)\b")
+_SIZE = re.compile(r"\b(?:size|room|space|big|large|tall|long|wide|high)\b")
 _WEIGHT = re.compile(r"\b(?:weighs?|weight|heavier|lighter|heavy)\b")
 _PRICE = re.compile(r"\b(?:costs?|price|priced|worth|expensive|cheaper|buy)\b")
 # The thing or the number to compare with follows the last of these words.
@@ -158,7 +159,8 @@ def compared(words: tuple[str, ...]) -> int | None:
         return None
     measure, value, is_number = yardstick
     comparatives = {*_SAME.findall(text), *_MORE.findall(text), *_LESS.findall(text)}
-    if comparatives <= _VAGUE and not is_number and (measure == "size" or "than" not in words):
+    names_measure = measure != "size" or _SIZE.search(text)
+    if comparatives <= _VAGUE and not is_number and not (names_measure and "than" in words):
         return None
 
     def holds(thing: Thing) -> bool:

@@ -191,7 +191,8 @@ class _Index:
     weights: Mapping[str, float]
 
     def weight(self, of_stems: Iterable[str]) -> float:
-        return sum(self.weights.get(stem, _UNHEARD) for stem in of_stems)
+        # An exact sum: the order of a set, which differs from process to process, must not decide between equals.
+        return math.fsum(self.weights.get(stem, _UNHEARD) for stem in of_stems)
 
 
 def exact_match(words: tuple[str, ...]) -> int | None:

@@ -7,6 +7,7 @@ import pytest
 from lmrl.envs.twenty_questions.env import ScriptedOracle, scripted_oracle
 from lmrl.envs.twenty_questions.meaning import meaning
 from lmrl.envs.twenty_questions.objects import everything, place_of, properties, things
+from lmrl.envs.twenty_questions.wording import _index
 from lmrl.errors import UserError
 from lmrl.types import Partner, PartnerRequest
 from tests.helpers.cases import cases
@@ -118,6 +119,7 @@ def test_the_oracle_is_right_about_questions_that_are_not_in_the_table() -> None
         ("Is it over six feet long?", "Car Train", "Pen Apple"),
         ("Does it weigh more than a car?", "Elephant Train", "Pen Bed"),
         ("Is it more expensive than a car?", "Airplane", "Pen Bed"),
+        ("Does it take up more space than a person?", "Car Horse", "Pen Apple"),
         ("Is it worn under a shirt?", "", "Apple Pen"),
         ("Is it more for a woman?", "", "Elephant Train"),
         ("Is it less dangerous than a lion?", "", "Pen Apple"),
@@ -138,6 +140,12 @@ def test_how_questions_are_read(question: str, yes: str, no: str) -> None:
 )  # fmt: skip
 def test_what_is_not_understood_is_no_for_all(question: str) -> None:
     assert meaning(question) == 0
+
+
+def test_the_order_of_words_does_not_change_their_weight() -> None:
+    index = _index()
+    for known, _ in index.questions:
+        assert index.weight(sorted(known)) == index.weight(sorted(known, reverse=True))
 
 
 def test_spaces_at_the_ends_do_not_count() -> None:
