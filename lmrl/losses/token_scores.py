@@ -228,7 +228,7 @@ def _soft_cap_derivative(capped: Tensor, cap: float) -> Tensor:
 
 
 def _by_states(device: torch.device) -> bool:
-    """Whether a piece holds all words for some states, rather than some words for all states."""
+    """Return True if a piece holds all words for some states, False if some words for all states."""
     return device.type != "cpu"
 
 

@@ -124,8 +124,8 @@ class PolicyGradient(LanguageModule):
     """On-policy learning with a clipped importance ratio between the current policy and the one that sampled.
 
     A subclass computes the columns that the loss reads about each action token of a round (`process`), and the loss
-    (`losses`). What has sampled a round decides whether the policy reads it again (`rescores_rollouts`), to compute its
-    own log-probabilities, and how losses are weighed:
+    (`losses`). The policy reads some rounds again (`rescores_rollouts`), to compute its own log-probabilities, and some
+    losses have importance weights. Both depend on what has sampled the round:
 
     | sampled by | read again | importance weights |
     |---|---|---|
