@@ -6,8 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmrl import policies, utils
-from lmrl.checkpoints.reading import weights_of
+from lmrl import checkpoints, policies, utils
 from lmrl.checkpoints.run_files import has_run
 from lmrl.errors import UserError, check_range
 from lmrl.evaluation.evaluate import evaluate
@@ -152,7 +151,7 @@ def tuned_settings(run: Path) -> dict[str, float]:
 def has_weights(run: Path, weights: str | None) -> bool:
     """Whether a run has weights of this hash now. Without a hash, and where its checkpoints are gone, it may have."""
     try:
-        present = weights_of(run)
+        present = checkpoints.weights_of(run)
     except UserError:
         return True
     return weights is None or present is None or weights == present
