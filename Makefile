@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
-INSTALL_LISTED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+# Python compiles what it imports; compiling all files of all packages takes longer than a minute.
+INSTALL_LISTED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 # Small models on few cores: one thread per process is faster than threads that wait for each other.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false

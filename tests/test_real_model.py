@@ -150,6 +150,7 @@ def test_the_folder_is_what_was_published(reference: PreTrainedModel, tokenizer:
     assert reference.num_parameters() == 134_515_008
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not GGUF.is_file(), reason="the folder is of an earlier version: remove it, make smollm2")
 def test_the_gguf_file_gives_the_same_model_and_tokenizer(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
@@ -271,6 +272,7 @@ EVALUATION = {
 }
 
 
+@pytest.mark.nightly
 def test_adapters_are_trained_saved_and_merged(
     reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dialogues: Path, scratch: Path
 ) -> None:

@@ -74,7 +74,7 @@ def column(root: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_worker_processes_play_what_one_process_plays_though_one_dies(
     bc_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

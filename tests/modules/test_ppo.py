@@ -272,7 +272,7 @@ def test_a_trunk_of_the_critics_own_saves_memory_where_the_policy_does(bc_run: s
     assert isinstance(module.critic, OwnCritic) and module.critic.trunk.is_gradient_checkpointing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at inputs
 def test_a_shared_critic_learns_in_compiled_layers(bc_run: str, tmp_path: Path) -> None:
     """Its share of the gradient is a second gradient of the same pass."""
