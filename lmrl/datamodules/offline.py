@@ -401,7 +401,7 @@ class OfflineDataModule(L.LightningDataModule):
                     lengths = map(len, action_ids(episode, encoder))
                 except UserError as error:
                     raise UserError(f"{self.path}: {self._place(episode)}: {error}") from error
-                self._longest_reply = max(self._longest_reply, *lengths)
+                self._longest_reply = max([self._longest_reply, *lengths])
         return min(max(most, self._longest_reply), (self.spec.positions or 1024) // 2)
 
     def window(self) -> Window:
