@@ -49,12 +49,13 @@ test-all: $(VENV)/.dev  ## the tests that CI runs for every change: fast and slo
 	$(BIN)/python -m pytest -n 2 -m "not nightly" $(ARGS)
 
 # chess and jericho have no wheels. What builds them and lmrl is in the list, too, so that pip downloads nothing else.
+# pip would compile the packages with one core; a few of their files are no valid Python.
 pinned: | $(BIN)/python  ## what CI does: exactly the files whose hashes are listed (Python 3.11, x86-64 Linux), into .venv
 	awk '/^setuptools==/,!/\\$$/' requirements/ci.txt > $(VENV)/build.txt
 	$(INSTALL_LISTED) --require-hashes -r $(VENV)/build.txt
 	$(INSTALL_LISTED) --require-hashes --no-build-isolation -r requirements/ci.txt
 	$(INSTALL_LISTED) --no-build-isolation -e .
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true  # pip compiles with one core; some tests of packages have no valid syntax
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	@touch $(VENV)/.main $(VENV)/.dev
 
 pins: | $(BIN)/python  ## requirements/ci.txt and lowest.txt, after a change of pyproject.toml or constraints.txt
