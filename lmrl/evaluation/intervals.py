@@ -192,6 +192,11 @@ def bootstrap_difference(
 def wilson(successes: float, n: float, level: float = 0.95) -> Interval:
     """Wilson's score interval of a rate (Wilson 1927): within [0, 1], and of positive width at 0 and at n.
 
+    Args:
+        successes: number of successes.
+        n: number of trials. Neither needs to be whole, so that a mean of several rates has an interval, too.
+        level: confidence level.
+
     Raises:
         UserError: unless ``0 <= successes <= n`` and ``n >= 1``, or for a level outside (0, 1).
     """

@@ -32,7 +32,7 @@ _EXCESS = "val/bc/excess"
 # The palette of Okabe and Ito, distinct for all common kinds of colour vision.
 _DASHES = ("-", "--", ":", "-.")
 _AS_LOGGED: dict[str, Any] = {"linewidth": 0.6, "alpha": 0.3}
-"""Of a curve behind its running mean."""
+"""Style of a curve behind its running mean."""
 _TERMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
