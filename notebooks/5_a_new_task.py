@@ -110,7 +110,6 @@ register(
         entry_point="__main__:HigherLower",
         max_action_tokens=4,
         dataset_size=SIZE,
-        paper_filter="top 40 % by return",
         scores=Scores(-5.0, -2.4, -2.1, {}, {}),
     )
 )
